@@ -1,0 +1,73 @@
+"""The contract of a learner: something that can be tuned and fitted on one party's rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cotune.data.schema import Schema, TaskKind
+    from cotune.space import Space
+
+SpaceName = Literal["paper", "default"]
+
+
+class Estimator(Protocol):
+    """What `Learner.estimator` returns: scikit-learn's fit and predict."""
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> Any: ...
+
+    def predict(self, X: np.ndarray) -> np.ndarray: ...
+
+
+class Learner(ABC):
+    """A family of models that cotune can tune.
+
+    Subclass it, set `name` and `features`, write `space`, `defaults` and `estimator`, and
+    register it: `cotune.register_learner(MyLearner())`, or an entry point in the group
+    `cotune.learners`. `cotune.testing.check_learner(MyLearner())` says what is missing.
+
+    `features` says how the rows arrive:
+
+    - ``"codes"``: a float matrix with one column per feature; categories are codes 0, 1, ... (the
+      most frequent first, at most 255 of them), missing values are NaN. For trees.
+    - ``"dense"``: numeric columns standardised by the federation's mean and deviation, missing
+      values filled with the mean (0), categories one-hot. For everything that measures distances.
+    """
+
+    name: ClassVar[str]
+    features: ClassVar[Literal["codes", "dense"]]
+    tasks: ClassVar[tuple[TaskKind, ...]] = ("classification", "regression")
+    #: The package that must be importable (its top-level name), None if cotune itself needs it.
+    library: ClassVar[str | None] = None
+    #: The extra of cotune that brings the library, for the error when it is not installed.
+    extra: ClassVar[str | None] = None
+
+    @abstractmethod
+    def space(self, task: TaskKind, which: SpaceName = "default") -> Space:
+        """The search space: the papers' own (`paper`) or a wider one (`default`).
+
+        Parameters carry the estimator's own names, so that what was found can be pasted into the
+        library.
+        """
+
+    @abstractmethod
+    def defaults(self, task: TaskKind) -> dict[str, Any]:
+        """The configuration that the papers use as the untuned baseline.
+
+        It may lie outside the space (a regularisation of 0, an unlimited depth). What the papers
+        leave open is the library's own default.
+        """
+
+    @abstractmethod
+    def estimator(
+        self, params: Mapping[str, Any], *, task: TaskKind, seed: int, schema: Schema
+    ) -> Estimator:
+        """An unfitted scikit-learn style estimator for `params`, on one thread.
+
+        Classifiers get labels 0..k-1 without gaps and must offer `predict_proba` or
+        `decision_function`. Heavy libraries are imported here, not at the module's top.
+        """
