@@ -1,0 +1,36 @@
+"""The contract of an engine: it moves bytes between the coordinator and the parties."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from cotune.federation.wire import Refusal
+
+
+class Engine(ABC):
+    """Moves bytes, and knows nothing of tuning.
+
+    `cotune.testing.check_engine` is the conformance suite that every engine passes.
+    """
+
+    @abstractmethod
+    def parties(self) -> list[str]:
+        """The names of all parties that can be called, sorted."""
+
+    @abstractmethod
+    def call(
+        self, messages: Mapping[str, bytes], timeout: float | None
+    ) -> dict[str, bytes | Refusal]:
+        """Deliver each party its message and wait for the replies.
+
+        `timeout` is in seconds. A party that cannot be reached, dies or is late gets a `Refusal`
+        with code `lost` or `timeout`; the others' replies are returned all the same.
+        """
+
+    def progress(self) -> int:
+        """Fits finished since the start, where the engine can tell; for displays only."""
+        return 0
+
+    def close(self) -> None:  # noqa: B027
+        """Release what the engine holds: processes, connections, scratch files."""

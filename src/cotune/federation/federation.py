@@ -1,0 +1,324 @@
+"""The two verbs over an engine: `gather` every reply, or `sum` to learn only the total."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from cotune.errors import CotuneError, DataError, FederationError, Malformed, UsageError
+from cotune.federation.engine import Engine
+from cotune.federation.journal import Journal
+from cotune.federation.ledger import Ledger, Round, Total
+from cotune.federation.wire import (
+    OWN_TERMS,
+    Cost,
+    Gathered,
+    Refusal,
+    Request,
+    Summand,
+    Verb,
+    decode_body,
+    decode_reply,
+    encode,
+    unpack_terms,
+)
+from cotune.party.tasks import Reply, Task
+from cotune.problem import Budget, Problem
+
+#: An absent party is asked again after 1, 2, 4, ... rounds, at most this many.
+LONGEST_ABSENCE = 16
+
+
+class BudgetSpent(CotuneError):
+    """The next round could exceed the budget, so it is not begun."""
+
+
+class Sums:
+    """The result of `sum`: totals over the parties that answered, and means by their weights."""
+
+    def __init__(self, total: Total, parties: int) -> None:
+        self._sums = {name: np.asarray(values) for name, values in total.sums.items()}
+        self.parties = parties
+        self.weight = float(self._sums["weight"][0])
+
+    def sum(self, name: str) -> np.ndarray:
+        return self._sums[name]
+
+    def mean(self, name: str) -> np.ndarray:
+        """The weighted mean of a term that the task declares as weighted."""
+        return self._sums[name] / self.weight
+
+
+@dataclass
+class Federation:
+    """Parties that can be asked, and the rules of asking.
+
+    Parameters
+    ----------
+    engine
+        What moves the bytes.
+    quorum
+        The share of the parties that must answer a round, in (0, 1]. With fewer the run stops, and
+        can be resumed.
+    timeout
+        Seconds that a round may take; a party that is late counts as failed in that round and is
+        then left out for a while.
+    retries
+        How often a party whose reply was lost or malformed is asked again within a round.
+    """
+
+    engine: Engine
+    quorum: float = 0.5
+    timeout: float | None = None
+    retries: int = 1
+    ledger: Ledger = field(default_factory=Ledger)
+    journal: Journal = field(default_factory=Journal)
+    budget: Budget = field(default_factory=Budget)
+    run: str = ""
+    problem: Problem | None = None
+    #: How a simulation was made, for `cotune resume`; empty for other federations.
+    origin: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quorum <= 1:
+            raise UsageError(f"the quorum is {self.quorum}: give a share of parties in (0, 1]")
+        if self.timeout is not None and not self.timeout > 0:
+            raise UsageError(f"the timeout is {self.timeout}: give a number of seconds above 0")
+        self.parties = self.engine.parties()
+        self._absent: dict[str, tuple[int, int]] = {}  # party: (next round to ask, absence)
+        self._told: set[str] = set()  # parties that have the problem
+
+    def for_run(self, run: str, journal: Journal, budget: Budget) -> Federation:
+        """The same parties with a ledger, a journal and a budget of their own."""
+        return Federation(
+            self.engine, self.quorum, self.timeout, self.retries,
+            journal=journal, budget=budget, run=run, origin=self.origin,
+        )  # fmt: skip
+
+    def gather(self, task: Task) -> dict[str, Reply]:
+        """Every party's reply, by its name; parties that failed are missing."""
+        entry = self._round(task, "gather")
+        assert entry.replies is not None
+        return {party: decode_body(task, body) for party, body in entry.replies.items()}
+
+    def sum(self, task: Task) -> Sums:
+        """The total of the parties' replies, and nothing else."""
+        entry = self._round(task, "sum")
+        assert entry.total is not None
+        return Sums(entry.total, entry.answered)
+
+    def close(self) -> None:
+        self.journal.close()
+        self.engine.close()
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _round(self, task: Task, verb: Verb) -> Round:
+        """One round: from the journal if it was finished before, from the parties otherwise."""
+        number = self.ledger.rounds + 1
+        asked = self._present(number)
+        request = Request(self.run, number, verb, task, self.problem.digest if self.problem else "")
+        question = _digest(request, asked)
+        entry = self.journal.recorded(number, question)
+        if entry is None:
+            entry = self._ask(request, asked)
+            self.journal.record(entry, question)
+        self.ledger.add(entry)
+        self._note_absent(entry)
+        if task.needs_problem:
+            self._told |= set(asked) - set(entry.failures)
+        return entry
+
+    def _ask(self, request: Request, asked: tuple[str, ...]) -> Round:
+        began = time.perf_counter()
+        messages = self._messages(request, asked)
+        timeout = self._allowed(request.task, messages)
+        answers = _Answers(request, self.problem)
+        bytes_down = 0
+        waiting = dict(messages)
+        for attempt in range(1 + self.retries):
+            bytes_down += sum(map(len, waiting.values()))
+            answers.take(self._call(waiting, request, timeout))
+            waiting = {party: messages[party] for party in answers.worth_retrying()}
+            if not waiting or attempt == self.retries:
+                break
+        seconds = time.perf_counter() - began
+        if self._out_of_time(seconds):
+            raise BudgetSpent("the budget in seconds is spent; the last round was given up")
+        self._check_quorum(answers, asked)
+        return answers.round(asked, bytes_down, seconds)
+
+    def _messages(self, request: Request, asked: tuple[str, ...]) -> dict[str, bytes]:
+        """The problem travels with the first message that needs it, later ones name it."""
+        short = encode(request)
+        if not request.task.needs_problem:
+            return dict.fromkeys(asked, short)
+        whole = encode(msgspec.structs.replace(request, attached=self.problem))
+        return {party: short if party in self._told else whole for party in asked}
+
+    def _call(
+        self, messages: Mapping[str, bytes], request: Request, timeout: float | None
+    ) -> dict[str, bytes | Refusal]:
+        """Call the engine; a party that lost the problem (restarted, resumed) is told again.
+
+        The second telling is not booked: a resumed run has the ledger of an uninterrupted one.
+        """
+        replies = self.engine.call(messages, timeout)
+        lost = [party for party, reply in replies.items() if _lost_problem(reply)]
+        if lost:
+            whole = encode(msgspec.structs.replace(request, attached=self.problem))
+            replies |= self.engine.call(dict.fromkeys(lost, whole), timeout)
+        return replies
+
+    def _allowed(self, task: Task, messages: Mapping[str, bytes]) -> float | None:
+        """Seconds the round may take; `BudgetSpent` if it could exceed another limit."""
+        budget, ledger = self.budget, self.ledger
+        if budget.rounds is not None and ledger.rounds + 1 > budget.rounds:
+            raise BudgetSpent(f"the budget of {budget.rounds} rounds is spent")
+        if budget.fits is not None and self.problem is not None:
+            most = task.most_fits(self.problem) * len(messages)
+            if ledger.fits + most > budget.fits:
+                raise BudgetSpent(f"the next round could exceed the budget of {budget.fits} fits")
+        if budget.bytes is not None:
+            likely = sum(map(len, messages.values())) + task.most_bytes(self.problem) * len(
+                messages
+            )
+            if ledger.bytes_up + ledger.bytes_down + likely > budget.bytes:
+                raise BudgetSpent(f"the next round could exceed the budget of {budget.bytes} bytes")
+        if budget.seconds is None:
+            return self.timeout
+        left = budget.seconds - ledger.seconds
+        if left <= 0:
+            raise BudgetSpent(f"the budget of {budget.seconds:g} seconds is spent")
+        return left if self.timeout is None else min(left, self.timeout)
+
+    def _out_of_time(self, seconds: float) -> bool:
+        limit = self.budget.seconds
+        return limit is not None and self.ledger.seconds + seconds > limit
+
+    def _present(self, number: int) -> tuple[str, ...]:
+        """The parties to ask: all but those that were late or lost a short while ago."""
+        present = tuple(p for p in self.parties if self._absent.get(p, (0, 0))[0] <= number)
+        return present if len(present) >= self._needed() else tuple(self.parties)
+
+    def _note_absent(self, entry: Round) -> None:
+        for party in entry.asked:
+            refusal = entry.failures.get(party)
+            if refusal is not None and refusal.code in ("timeout", "lost"):
+                absence = min(2 * self._absent.get(party, (0, 0.5))[1], LONGEST_ABSENCE)
+                self._absent[party] = (entry.number + 1 + int(absence), int(absence))
+            else:
+                self._absent.pop(party, None)
+
+    def _needed(self) -> int:
+        return max(1, math.ceil(self.quorum * len(self.parties)))
+
+    def _check_quorum(self, answers: _Answers, asked: tuple[str, ...]) -> None:
+        for party, refusal in answers.failures.items():
+            if refusal.code == "data":
+                raise DataError(f"{party}: {refusal.sentence}")
+        answered = len(asked) - len(answers.failures)
+        if answered < self._needed():
+            party, refusal = next(iter(answers.failures.items()))
+            raise FederationError(
+                f"{answered} of {len(self.parties)} parties answered, {self._needed()} are needed; "
+                f"{party}: {refusal.sentence}. Mend it and resume, or lower the quorum"
+            )
+
+
+class _Answers:
+    """Collects one round's replies, decoded and checked; adds summands up as they come."""
+
+    def __init__(self, request: Request, problem: Problem | None) -> None:
+        self._request = request
+        self._task: Task = request.task
+        self._terms = self._task.terms(problem) | OWN_TERMS if request.verb == "sum" else {}
+        self._bodies: dict[str, msgspec.Raw] = {}
+        self._summands: dict[str, dict[str, np.ndarray]] = {}
+        self._cost = Cost()
+        self._bytes_up = 0
+        self.failures: dict[str, Refusal] = {}
+
+    def take(self, replies: Mapping[str, bytes | Refusal]) -> None:
+        for party in sorted(replies):
+            reply = replies[party]
+            self.failures.pop(party, None)
+            try:
+                self._take(party, reply)
+            except Malformed as error:
+                self.failures[party] = Refusal("malformed", str(error))
+
+    def _take(self, party: str, reply: bytes | Refusal) -> None:
+        if isinstance(reply, bytes):
+            self._bytes_up += len(reply)
+            reply_message = decode_reply(reply)
+        else:
+            reply_message = reply
+        if isinstance(reply_message, Refusal):
+            self.failures[party] = reply_message
+        elif isinstance(reply_message, Gathered) and self._request.verb == "gather":
+            decode_body(self._task, reply_message.body)
+            self._bodies[party] = reply_message.body
+            self._cost += reply_message.cost
+        elif isinstance(reply_message, Summand) and self._request.verb == "sum":
+            self._summands[party] = unpack_terms(self._terms, reply_message.terms)
+        else:
+            raise Malformed("the reply answers another verb than was asked")
+
+    def worth_retrying(self) -> list[str]:
+        return [p for p, refusal in self.failures.items() if refusal.code in ("lost", "malformed")]
+
+    def round(self, asked: tuple[str, ...], bytes_down: int, seconds: float) -> Round:
+        summed = self._request.verb == "sum"
+        total = self._total() if summed else None
+        if total is not None:
+            fits, cpu_seconds = total.sums["cost"]
+            self._cost = Cost(int(fits), cpu_seconds)
+        return Round(
+            number=self._request.round,
+            task=self._task.name,
+            verb=self._request.verb,
+            asked=asked,
+            bytes_up=self._bytes_up,
+            bytes_down=bytes_down,
+            seconds=seconds,
+            cost=self._cost,
+            disclosed=f"{self._task.name}: each party tells {self._task.discloses}",
+            failures=self.failures,
+            replies=None if summed else self._bodies,
+            total=total,
+        )
+
+    def _total(self) -> Total:
+        return Total(
+            {
+                name: np.sum(
+                    [vectors[name] for vectors in self._summands.values()], axis=0
+                ).tolist()
+                for name in self._terms
+            }
+        )
+
+
+def _lost_problem(reply: bytes | Refusal) -> bool:
+    try:
+        answer = decode_reply(reply) if isinstance(reply, bytes) else reply
+    except Malformed:
+        return False
+    return isinstance(answer, Refusal) and answer.code == "no_problem"
+
+
+def _digest(request: Request, asked: tuple[str, ...]) -> str:
+    """Names a question, whatever the run's own name."""
+    nameless = msgspec.structs.replace(request, run="")
+    return hashlib.blake2b(encode((nameless, asked)), digest_size=12).hexdigest()

@@ -1,0 +1,73 @@
+"""The journal: every finished round of a run in a SQLite file, so that a killed run resumes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from cotune.errors import FederationError
+from cotune.federation.ledger import Round
+from cotune.federation.wire import encode
+
+_TABLE = """CREATE TABLE IF NOT EXISTS rounds (
+    number INTEGER PRIMARY KEY, request TEXT NOT NULL, round BLOB NOT NULL)"""
+
+
+class Journal:
+    """Rounds by number, each with the digest of what was asked.
+
+    Running a method again over a journal gives back the recorded rounds for as long as the
+    method asks what it asked before; methods are deterministic, so that is to the end.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        with self._plain_errors():
+            self._database = sqlite3.connect(path or ":memory:", check_same_thread=False)
+            self._database.execute("PRAGMA journal_mode=DELETE")
+            self._database.execute(_TABLE)
+            self._database.commit()
+
+    def recorded(self, number: int, request: str) -> Round | None:
+        """The round of that number, if it was finished before."""
+        with self._plain_errors():
+            row = self._database.execute(
+                "SELECT request, round FROM rounds WHERE number = ?", (number,)
+            ).fetchone()
+        if row is None:
+            return None
+        if row[0] != request:
+            raise FederationError(
+                f"round {number} of the journal {self._path} was recorded for another question: "
+                "the run was made by another version of cotune or of the method; start a new one"
+            )
+        return msgspec.msgpack.decode(row[1], type=Round)
+
+    def record(self, entry: Round, request: str) -> None:
+        """Write the round to disk before anyone builds on it."""
+        with self._plain_errors(), self._database:
+            self._database.execute(
+                "INSERT INTO rounds VALUES (?, ?, ?)", (entry.number, request, encode(entry))
+            )
+
+    def __len__(self) -> int:
+        with self._plain_errors():
+            count: int = self._database.execute("SELECT COUNT(*) FROM rounds").fetchone()[0]
+        return count
+
+    def close(self) -> None:
+        self._database.close()
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise FederationError(
+                f"the journal {self._path} cannot be used ({error}): free disk space or make the "
+                f"folder writable, then `cotune resume {self._path.parent if self._path else ''}`"
+            ) from error

@@ -1,0 +1,113 @@
+"""The ledger: what a run cost and what it disclosed, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from cotune.federation.wire import Cost, Refusal, Verb
+
+
+class Total(msgspec.Struct, frozen=True):
+    """The sum over the parties that answered, one vector per term."""
+
+    sums: dict[str, list[float]]
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One finished round: its result, what it cost, who failed.
+
+    A gathered round keeps every reply (encoded); a summed one keeps the totals only, whatever
+    the privacy setting, so that a journal never holds what one party said to a sum.
+    """
+
+    number: int
+    task: str
+    verb: Verb
+    asked: tuple[str, ...]
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    cost: Cost
+    disclosed: str
+    failures: dict[str, Refusal] = {}
+    replies: dict[str, msgspec.Raw] | None = None
+    total: Total | None = None
+
+    @property
+    def answered(self) -> int:
+        return len(self.asked) - len(self.failures)
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A row of the table of failures."""
+
+    round: int
+    party: str
+    code: str
+    sentence: str
+
+
+class Ledger:
+    """All rounds of a run so far. `up` is from the parties to the coordinator.
+
+    Bytes are those of the messages themselves; what an engine adds (TLS, framing) comes on top.
+    """
+
+    def __init__(self, rounds: Iterable[Round] = ()) -> None:
+        self._rounds = list(rounds)
+
+    def add(self, entry: Round) -> None:
+        self._rounds.append(entry)
+
+    def __iter__(self) -> Iterator[Round]:
+        return iter(self._rounds)
+
+    @property
+    def rounds(self) -> int:
+        return len(self._rounds)
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(entry.bytes_up for entry in self._rounds)
+
+    @property
+    def bytes_down(self) -> int:
+        return sum(entry.bytes_down for entry in self._rounds)
+
+    @property
+    def fits(self) -> int:
+        return sum(entry.cost.fits for entry in self._rounds)
+
+    @property
+    def cpu_seconds(self) -> float:
+        return sum(entry.cost.cpu_seconds for entry in self._rounds)
+
+    @property
+    def seconds(self) -> float:
+        return sum(entry.seconds for entry in self._rounds)
+
+    @property
+    def disclosed(self) -> list[str]:
+        """What the coordinator learnt, one sentence per kind of task, in the order of asking."""
+        return list(dict.fromkeys(entry.disclosed for entry in self._rounds))
+
+    @property
+    def failures(self) -> list[Failure]:
+        return [
+            Failure(entry.number, party, refusal.code, refusal.sentence)
+            for entry in self._rounds
+            for party, refusal in entry.failures.items()
+        ]
+
+    def summary(self) -> dict[str, object]:
+        """The figures of a leaderboard row."""
+        return {
+            "rounds": self.rounds,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "fits": self.fits,
+            "cpu_seconds": round(self.cpu_seconds, 3),
+            "seconds": round(self.seconds, 3),
+        }

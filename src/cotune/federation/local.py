@@ -1,0 +1,127 @@
+"""The local engine: parties in this process, their fits on worker processes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pandas as pd
+from loky.backend import resource_tracker
+
+from cotune.errors import FederationError
+from cotune.federation.engine import Engine
+from cotune.federation.wire import Refusal
+from cotune.party.party import Party
+from cotune.party.workers import Workers
+
+#: Threads that only wait for workers: enough to keep these busy, few enough for 200 parties.
+MOST_THREADS = 16
+
+
+class LocalEngine(Engine):
+    """Simulates a federation on this machine; messages are bytes here too.
+
+    Parameters
+    ----------
+    tables
+        Each party's rows, by party name.
+    target
+        The column to predict.
+    executor
+        Runs the fits: any `concurrent.futures.Executor`; a pool of single-threaded processes,
+        one per core, by default. See `cotune.party.workers.Workers`.
+    processes
+        Size of that default pool.
+    scratch
+        Where encoded rows are laid for the workers. A private temporary folder by default;
+        with an executor on other machines, a folder that they share with this one.
+    state
+        Where parties remember their evaluations beyond this process.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, pd.DataFrame],
+        target: str,
+        *,
+        executor: Executor | None = None,
+        processes: int | None = None,
+        scratch: Path | None = None,
+        state: Path | None = None,
+    ) -> None:
+        if not tables:
+            raise FederationError("a federation needs at least 1 party")
+        self._workers = Workers(executor, processes)
+        self._scratch = _scratch_folder(scratch)
+        self._threads = ThreadPoolExecutor(
+            min(len(tables), MOST_THREADS), thread_name_prefix="cotune-party"
+        )
+        self._close = weakref.finalize(self, _close, self._workers, self._threads, self._scratch)
+        self._parties = {
+            name: Party(
+                name, frame, target, workers=self._workers, scratch=self._scratch, state=state
+            )
+            for name, frame in tables.items()
+        }
+
+    def parties(self) -> list[str]:
+        return sorted(self._parties)
+
+    def call(
+        self, messages: Mapping[str, bytes], timeout: float | None
+    ) -> dict[str, bytes | Refusal]:
+        futures: dict[str, Future[bytes]] = {
+            name: self._threads.submit(self._parties[name].perform, message)
+            for name, message in messages.items()
+        }
+        try:
+            _, late = wait(futures.values(), timeout)
+        except BaseException:  # Ctrl-C: nothing goes on in the background
+            self._give_up(futures)
+            raise
+        if late:
+            self._give_up(futures)
+        return {
+            name: Refusal("timeout", f"no reply within {timeout:g} seconds")
+            if future in late
+            else future.result()
+            for name, future in futures.items()
+        }
+
+    def progress(self) -> int:
+        return self._workers.done
+
+    def close(self) -> None:
+        self._close()
+
+    def _give_up(self, futures: Mapping[str, Future[bytes]]) -> None:
+        for future in futures.values():
+            future.cancel()
+        self._workers.cancel()
+
+
+def _close(workers: Workers, threads: ThreadPoolExecutor, scratch: Path) -> None:
+    """End what the engine started; at the latest when the process ends."""
+    workers.cancel()
+    threads.shutdown(wait=True, cancel_futures=True)
+    shutil.rmtree(scratch, ignore_errors=True)
+    resource_tracker.unregister(str(scratch), "folder")
+
+
+def _scratch_folder(parent: Path | None) -> Path:
+    """A private folder that is removed even if this process is killed: rows lie in it."""
+    try:
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="cotune-", dir=parent))
+    except OSError as error:
+        raise FederationError(
+            f"no scratch folder can be made in {parent or tempfile.gettempdir()} "
+            f"({error.strerror}): give another with TMPDIR"
+        ) from error
+    resource_tracker.register(str(folder), "folder")
+    return folder

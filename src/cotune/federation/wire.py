@@ -1,0 +1,127 @@
+"""The messages between coordinator and party: typed, bounded, without code in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from cotune.errors import Malformed
+from cotune.party.tasks import Reply, Task, Term, any_task
+from cotune.problem import Problem
+
+Verb = Literal["gather", "sum"]
+
+#: What a party's "no" can be about. Only `data` is the user's to mend at the party.
+Code = Literal[
+    "data", "malformed", "no_problem", "unknown_learner", "internal", "timeout", "lost", "cancelled"
+]
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One message to one party. `attached` travels until the party has it, then the digest does."""
+
+    run: str
+    round: int
+    verb: Verb
+    task: any_task
+    problem: str = ""
+    attached: Problem | None = None
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a reply cost: model fits, and CPU seconds of the party's workers."""
+
+    fits: int = 0
+    cpu_seconds: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.fits + other.fits, self.cpu_seconds + other.cpu_seconds)
+
+
+class Gathered(msgspec.Struct, frozen=True, tag="gathered"):
+    """The reply to `gather`: the task's own reply, and its cost."""
+
+    body: msgspec.Raw
+    cost: Cost
+
+
+class Summand(msgspec.Struct, frozen=True, tag="summand"):
+    """The reply to `sum`: one vector per term (float64, little-endian), ready to be added."""
+
+    terms: dict[str, bytes]
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """A party's or an engine's "no": a code and a sentence that holds nothing of the data."""
+
+    code: Code
+    sentence: str
+
+
+_requests = msgspec.msgpack.Decoder(Request)
+_replies = msgspec.msgpack.Decoder(Gathered | Summand | Refusal)
+
+encode = msgspec.msgpack.Encoder().encode  # keeps the order of keys: a space's order has meaning
+
+
+def decode_request(message: bytes) -> Request:
+    try:
+        return _requests.decode(message)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Malformed("the message is not a request of this version of cotune") from error
+
+
+def decode_reply(message: bytes) -> Gathered | Summand | Refusal:
+    try:
+        reply: Gathered | Summand | Refusal = _replies.decode(message)
+        return reply
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Malformed("the reply is not a message of this version of cotune") from error
+
+
+def decode_body(task: Task, body: msgspec.Raw) -> Reply:
+    """The gathered reply of `task`, its shape checked by the task."""
+    try:
+        reply = msgspec.msgpack.decode(body, type=task.reply)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Malformed(f"the reply does not fit the task {task.name}") from error
+    task.check(reply)
+    return reply
+
+
+#: Two sums travel with every task: the party's weight, and its cost.
+OWN_TERMS: dict[str, Term] = {
+    "weight": Term(1, low=0.0, high=2.0**31, resolution=1.0),
+    "cost": Term(2, low=0.0, high=2.0**31, resolution=2.0**-20),
+}
+
+
+def pack_terms(
+    terms: Mapping[str, Term], values: Mapping[str, Any], weight: float
+) -> dict[str, bytes]:
+    """The party's vectors, rounded to their resolution and multiplied by its weight where asked."""
+    packed = {}
+    for name, term in terms.items():
+        vector = term.rounded(np.asarray(values[name], dtype=np.float64), name)
+        packed[name] = (vector * weight if term.weighted else vector).astype("<f8").tobytes()
+    return packed
+
+
+def unpack_terms(terms: Mapping[str, Term], packed: Mapping[str, bytes]) -> dict[str, np.ndarray]:
+    """A party's vectors, each checked for length, finite values and bounds."""
+    if set(packed) != set(terms):
+        raise Malformed("the reply's terms are not the ones the task asked for")
+    if any(len(packed[name]) != 8 * term.length for name, term in terms.items()):
+        raise Malformed("a term of the reply has another length than the task asked for")
+    vectors = {name: np.frombuffer(packed[name], dtype="<f8") for name in terms}
+    weight = float(vectors["weight"][0])
+    for name, term in terms.items():
+        factor = weight if term.weighted else 1.0
+        if not term.holds(vectors[name], factor):
+            raise Malformed(f"the term {name} of the reply is not finite or out of bounds")
+    if not weight > 0:
+        raise Malformed("the reply's weight is not above 0")
+    return vectors

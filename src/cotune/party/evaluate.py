@@ -1,0 +1,88 @@
+"""Cross-validation of configurations on a party's rows, spread over its workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from cotune.learners import learner
+from cotune.party.fit import Fitted, Job
+from cotune.party.memory import Evaluation, Memory, key
+from cotune.party.rows import Rows
+from cotune.party.tasks import Configuration
+from cotune.party.workers import Workers
+from cotune.problem import Problem
+
+#: Folds are sent to the workers in jobs of at least this many CPU seconds, as far as the
+#: learner's earlier fits tell, so that sending costs little beside fitting.
+SHORTEST_JOB = 0.02
+
+
+class Evaluator:
+    """Judges configurations for one problem and remembers what it judged."""
+
+    def __init__(self, problem: Problem, rows: Rows, workers: Workers, memory: Memory) -> None:
+        self._problem = problem
+        self._rows = rows
+        self._workers = workers
+        self._memory = memory
+        self._fit_seconds: dict[str, float] = {}
+        self._round = 0
+        self._billed: set[str] = set()
+
+    def begin(self, round_number: int) -> None:
+        """Start a reply: what is fitted or recalled from now on belongs to this round."""
+        self._round = round_number
+        self._billed = set()
+
+    def evaluate(self, configurations: Sequence[Configuration]) -> list[Evaluation]:
+        """One evaluation per configuration; all that are new are fitted side by side."""
+        distinct = {key(configuration): configuration for configuration in configurations}
+        new = [
+            (configuration, self._jobs(configuration))
+            for configuration in distinct.values()
+            if self._memory.get(configuration) is None
+        ]
+        fitted = iter(self._workers.run([job for _, jobs in new for job in jobs]))
+        for configuration, jobs in new:
+            results = [next(fitted) for _ in jobs]
+            self._memory.put(configuration, self._judge(configuration, results))
+        return [self._recall(configuration) for configuration in configurations]
+
+    def _jobs(self, configuration: Configuration) -> list[Job]:
+        chosen = learner(configuration.learner)
+        self._rows.prepare(chosen.features)
+        folds = range(self._problem.folds)
+        together = self._folds_per_job(configuration.learner)
+        return [
+            Job(self._rows.folder, chosen, configuration, tuple(folds[start : start + together]))
+            for start in range(0, len(folds), together)
+        ]
+
+    def _folds_per_job(self, name: str) -> int:
+        seconds = self._fit_seconds.get(name)
+        if seconds is None:
+            return 1
+        return min(self._problem.folds, max(1, math.ceil(SHORTEST_JOB / max(seconds, 1e-6))))
+
+    def _judge(self, configuration: Configuration, results: Sequence[Fitted]) -> Evaluation:
+        losses = [loss for result in results for loss in result.losses]
+        reason = next((result.reason for result in results if result.reason), None)
+        seconds = sum(result.cpu_seconds for result in results)
+        fits = len(losses) + sum(result.reason is not None for result in results)
+        self._fit_seconds[configuration.learner] = seconds / max(1, fits)
+        worst = self._problem.metric.worst(self._problem.schema)
+        defined = [loss for loss in losses if not math.isnan(loss)]
+        loss = worst if reason or not defined else min(worst, float(np.mean(defined)))
+        return Evaluation(loss, fits, seconds, self._round, reason)
+
+    def _recall(self, configuration: Configuration) -> Evaluation:
+        """The remembered judgement; its cost once, in a reply to the round that paid for it."""
+        known = self._memory.get(configuration)
+        assert known is not None
+        if known.round == self._round and key(configuration) not in self._billed:
+            self._billed.add(key(configuration))
+            return known
+        return Evaluation(known.loss, 0, 0.0, known.round, known.reason)

@@ -1,0 +1,156 @@
+"""A party: the only place where rows exist. It performs tasks and answers in bytes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+
+from cotune.errors import CotuneError, DataError, Malformed
+from cotune.federation.wire import (
+    OWN_TERMS,
+    Code,
+    Cost,
+    Gathered,
+    Refusal,
+    Request,
+    Summand,
+    decode_request,
+    encode,
+    pack_terms,
+)
+from cotune.learners import learner_names
+from cotune.party.evaluate import Evaluator
+from cotune.party.memory import Evaluation, Memory
+from cotune.party.rows import Rows
+from cotune.party.tasks import Configuration
+from cotune.party.workers import Cancelled, Workers
+from cotune.problem import Problem
+
+log = logging.getLogger(__name__)
+
+
+class Refuse(CotuneError):
+    """Raised inside a party to answer with a refusal."""
+
+    def __init__(self, code: Code, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code: Code = code
+
+
+class Party:
+    """Holds rows, performs tasks of the closed list on them, one at a time.
+
+    Parameters
+    ----------
+    name
+        How the others call it.
+    frame, target
+        Its rows, and the column to predict.
+    workers
+        Where its fits run; parties of a simulation share one pool.
+    scratch
+        A private folder for the encoded rows, which the workers map into memory.
+    state
+        A folder that outlives the process, where the party remembers its evaluations.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        frame: pd.DataFrame,
+        target: str,
+        *,
+        workers: Workers,
+        scratch: Path,
+        state: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.frame = frame
+        self.target = target
+        self._workers = workers
+        self._scratch = scratch
+        self._state = state
+        self._problem: Problem | None = None
+        self._evaluator: Evaluator | None = None
+        self._run = ""
+        self._cost = Cost()
+        self._lock = threading.Lock()
+
+    def perform(self, message: bytes) -> bytes:
+        """The encoded reply to an encoded request. Never raises: what goes wrong is a refusal.
+
+        A refusal holds a code and a sentence of ours, never an exception's text, which could
+        quote a row.
+        """
+        with self._lock:
+            try:
+                return encode(self._answer(decode_request(message)))
+            except Refuse as refused:
+                return encode(Refusal(refused.code, str(refused)))
+            except DataError as error:
+                return encode(Refusal("data", str(error)))
+            except Malformed as error:
+                return encode(Refusal("malformed", str(error)))
+            except Cancelled as error:
+                return encode(Refusal("cancelled", str(error)))
+            except Exception:
+                log.exception("party %s could not perform a task", self.name)
+                return encode(Refusal("internal", "the party failed; its own log says why"))
+
+    @property
+    def problem(self) -> Problem:
+        assert self._problem is not None
+        return self._problem
+
+    @property
+    def weight(self) -> float:
+        """The party's share in a mean: its rows, or 1 where all parties count the same."""
+        equal = self._problem is not None and self._problem.weights == "equal"
+        return 1.0 if equal else float(len(self.frame))
+
+    def evaluate(self, configurations: Sequence[Configuration]) -> list[Evaluation]:
+        """Judge configurations; the cost is added to that of the reply under way."""
+        assert self._evaluator is not None
+        installed = learner_names()
+        for configuration in configurations:
+            if configuration.learner not in installed:
+                raise Refuse(
+                    "unknown_learner",
+                    f"the learner {configuration.learner!r} is not installed at this party",
+                )
+        evaluations = self._evaluator.evaluate(configurations)
+        for evaluation in evaluations:
+            self._cost += Cost(evaluation.fits, evaluation.cpu_seconds)
+        return evaluations
+
+    def _answer(self, request: Request) -> Gathered | Summand:
+        task = request.task
+        self._cost = Cost()
+        if task.needs_problem:
+            self._take_problem(request).begin(request.round)
+        reply = task.perform(self)
+        if request.verb == "gather":
+            return Gathered(msgspec.Raw(encode(reply)), self._cost)
+        values = {name: getattr(reply, name) for name in task.terms(self._problem)}
+        values["weight"] = [self.weight]
+        values["cost"] = [self._cost.fits, self._cost.cpu_seconds]
+        return Summand(pack_terms(task.terms(self._problem) | OWN_TERMS, values, self.weight))
+
+    def _take_problem(self, request: Request) -> Evaluator:
+        """Encode the rows for the request's problem, unless that was done for this run."""
+        known = self._problem is not None and self._problem.digest == request.problem
+        if known and self._run == request.run and self._evaluator is not None:
+            return self._evaluator
+        problem = request.attached
+        if problem is None or problem.digest != request.problem:
+            raise Refuse("no_problem", "the party has not been told the problem of this run")
+        rows = Rows(self._scratch / self.name / request.problem, self.frame, problem)
+        memory = self._state / self.name / f"{request.run}.jsonl" if self._state else None
+        self._problem, self._run = problem, request.run
+        self._evaluator = Evaluator(problem, rows, self._workers, Memory(memory))
+        return self._evaluator

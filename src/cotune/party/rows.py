@@ -1,0 +1,116 @@
+"""A party's rows, encoded by the schema and laid in files that its workers map into memory."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import pandas as pd
+from sklearn.model_selection import KFold, StratifiedKFold
+
+from cotune.data.schema import Schema
+from cotune.party.inspect import encode_columns, encode_target
+from cotune.problem import Problem, seed_of
+
+Features = Literal["codes", "dense"]
+
+#: Trees take this many categories of a column as categories; rarer ones share the last code.
+MOST_CODES = 255
+#: One-hot columns of a column's most frequent categories; rarer ones have zeros in all.
+MOST_ONE_HOT = 32
+
+
+class Rows:
+    """Where a party's encoded rows lie. A path is all that a worker is sent, never the rows."""
+
+    def __init__(self, folder: Path, frame: pd.DataFrame, problem: Problem) -> None:
+        self.folder = folder
+        self._frame = frame
+        self._schema = problem.schema
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            (folder / "problem.msgpack").write_bytes(msgspec.msgpack.encode(problem))
+            np.save(folder / "y.npy", encode_target(frame, problem.schema))
+
+    def prepare(self, features: Features) -> None:
+        """Write the form of the rows that a learner wants, unless it is there already."""
+        path = self.folder / f"{features}.npy"
+        if path.exists():
+            return
+        codes = encode_columns(self._frame, self._schema.columns)
+        np.save(path, (trees_form if features == "codes" else dense_form)(codes, self._schema))
+
+
+def trees_form(codes: np.ndarray, schema: Schema) -> np.ndarray:
+    """Codes with the rarest categories of very wide columns merged into one."""
+    categorical = [column.kind == "categorical" for column in schema.columns]
+    merged = codes.copy()
+    merged[:, categorical] = np.minimum(merged[:, categorical], MOST_CODES - 1)
+    return merged
+
+
+def dense_form(codes: np.ndarray, schema: Schema) -> np.ndarray:
+    """Standardised numbers (missing: the mean, 0) and one-hot categories (missing: all zeros)."""
+    blocks = []
+    for position, column in enumerate(schema.columns):
+        values = codes[:, position]
+        if column.kind == "numeric":
+            blocks.append(np.nan_to_num((values - column.mean) / column.scale, nan=0.0)[:, None])
+        else:
+            shown = np.arange(min(len(column.categories), MOST_ONE_HOT))
+            blocks.append((values[:, None] == shown).astype(float))
+    return np.hstack(blocks)
+
+
+class Opened:
+    """The same rows inside a worker: mapped files, and the problem they were encoded for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problem = msgspec.msgpack.decode(
+            (folder / "problem.msgpack").read_bytes(), type=Problem
+        )
+        self.y = np.asarray(np.load(folder / "y.npy", mmap_mode="r"))
+
+    def features(self, form: Features) -> np.ndarray:
+        return np.asarray(np.load(self.folder / f"{form}.npy", mmap_mode="r"))
+
+
+@lru_cache(maxsize=16)
+def open_rows(folder: Path) -> Opened:
+    return Opened(folder)
+
+
+@lru_cache(maxsize=8)
+def fold_indices(folder: Path, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Training and test positions of every fold, over the fraction's rows; the same each time."""
+    rows = open_rows(folder)
+    seed, folds = rows.problem.seed, rows.problem.folds
+    chosen = fraction_of(rows.y, fraction, rows.problem)
+    kind = StratifiedKFold if rows.problem.task == "classification" else KFold
+    splitter = kind(folds, shuffle=True, random_state=seed)
+    labels = rows.y[chosen]
+    if rows.problem.task == "classification" and np.bincount(labels).max() < folds:
+        splitter = KFold(folds, shuffle=True, random_state=seed)
+    return [(chosen[train], chosen[test]) for train, test in splitter.split(chosen, labels)]
+
+
+def fraction_of(y: np.ndarray, fraction: float, problem: Problem) -> np.ndarray:
+    """Positions of a stratified fraction of the rows. A smaller fraction is part of a larger one.
+
+    Rows are ordered by how deep in their own class a random order puts them, so that every
+    beginning of the order has the classes in proportion.
+    """
+    if fraction >= 1.0:
+        return np.arange(len(y))
+    order = np.random.default_rng(seed_of(problem.seed, "fraction")).permutation(len(y))
+    depth = np.arange(len(y)) / len(y)
+    if problem.task == "classification":
+        for label in np.unique(y):
+            members = np.flatnonzero(y[order] == label)
+            depth[members] = (np.arange(len(members)) + 0.5) / len(members)
+    wanted = max(int(np.ceil(fraction * len(y))), min(len(y), 2 * problem.folds))
+    return np.sort(order[np.argsort(depth, kind="stable")][:wanted])

@@ -1,0 +1,83 @@
+"""The loss of a fitted estimator on test rows, for every metric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn import metrics
+
+from cotune.problem import Problem
+
+
+class NotFinite(Exception):
+    """The estimator predicted NaN or infinity."""
+
+
+def score(
+    problem: Problem, estimator: Any, present: np.ndarray, X: np.ndarray, y: np.ndarray
+) -> float:
+    """The loss on rows X, y. `present` are the classes the estimator was fitted on, in its order.
+
+    NaN where a fold does not define the metric: a ROC curve needs two classes.
+    """
+    name = problem.metric_name
+    if name in ("log_loss", "roc_auc"):
+        scores = _class_scores(estimator, X, present, len(problem.schema.classes))
+        return log_loss(y, scores) if name == "log_loss" else 1.0 - roc_auc(y, scores)
+    predicted = _finite(estimator.predict(X))
+    if problem.task == "classification":
+        predicted = present[predicted.astype(int)]
+    loss = float(_LOSSES[name](y, predicted))
+    return min(loss, problem.metric.worst(problem.schema))
+
+
+_LOSSES: dict[str, Any] = {
+    "balanced_accuracy": lambda y, p: 1.0 - metrics.balanced_accuracy_score(y, p),
+    "accuracy": lambda y, p: 1.0 - metrics.accuracy_score(y, p),
+    "f1": lambda y, p: 1.0 - metrics.f1_score(y, p, average="macro", zero_division=0.0),
+    "rmse": metrics.root_mean_squared_error,
+    "mae": metrics.mean_absolute_error,
+    "r2": lambda y, p: 1.0 - metrics.r2_score(y, p),
+}
+
+
+def _class_scores(estimator: Any, X: np.ndarray, present: np.ndarray, classes: int) -> np.ndarray:
+    """One column per class of the schema; a class that was not there to learn scores lowest.
+
+    A learner without probabilities is read by the logistic function of its decision values.
+    """
+    if hasattr(estimator, "predict_proba"):
+        scores = estimator.predict_proba(X)
+    else:
+        decision = estimator.decision_function(X)
+        if decision.ndim == 1:
+            scores = np.column_stack([expit(-decision), expit(decision)])
+        else:
+            scores = softmax(decision, axis=1)
+    full = np.zeros((len(X), classes))
+    full[:, present] = _finite(scores)
+    return full
+
+
+def log_loss(y: np.ndarray, scores: np.ndarray) -> float:
+    smallest = np.finfo(np.float64).eps
+    chosen = scores[np.arange(len(y)), y] / scores.sum(axis=1)
+    return float(-np.log(np.clip(chosen, smallest, 1.0)).mean())
+
+
+def roc_auc(y: np.ndarray, scores: np.ndarray) -> float:
+    """One-vs-rest, averaged over the classes that have rows of their own and rows of others."""
+    labels = np.unique(y)
+    if len(labels) < 2:
+        return float("nan")
+    if scores.shape[1] == 2:
+        labels = labels[1:]
+    return float(np.mean([metrics.roc_auc_score(y == c, scores[:, c]) for c in labels]))
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    if not np.all(np.isfinite(values)):
+        raise NotFinite
+    return values

@@ -1,0 +1,282 @@
+"""The closed list of tasks: what a party may be asked, does with it, and discloses by it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from cotune.data.schema import Kind, Schema, TaskKind
+from cotune.errors import CotuneError, Malformed
+
+if TYPE_CHECKING:
+    from cotune.party.party import Party
+    from cotune.problem import Problem
+
+#: Why a fit can fail, as a party may say it: a closed list, so that reasons can be counted
+#: over parties without any of them telling its own.
+REASONS = (
+    "the configuration was refused by the learner",
+    "the fit raised an error",
+    "the predictions were not finite",
+    "the fit ended its process (out of memory?)",
+)
+
+
+class Term(msgspec.Struct, frozen=True):
+    """One vector of a sum: how long, within which bounds, to which resolution, weighted or not.
+
+    The bounds and the resolution make exact fixed-point arithmetic possible, which the private
+    ways of adding need; the plain way rounds and checks just the same, so all give one result.
+    """
+
+    length: int
+    low: float
+    high: float
+    resolution: float
+    weighted: bool = False
+
+    def rounded(self, values: np.ndarray, name: str) -> np.ndarray:
+        if values.shape != (self.length,) or not self.holds(values, 1.0):
+            raise CotuneError(f"the party's own term {name} is out of its bounds")
+        return np.round(values / self.resolution) * self.resolution
+
+    def holds(self, values: np.ndarray, factor: float) -> bool:
+        slack = self.resolution * factor
+        inside = (values >= self.low * factor - slack) & (values <= self.high * factor + slack)
+        return bool(np.all(inside))  # NaN compares false
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a task returns. Gathered it travels whole; summed, only its terms do."""
+
+
+class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    """A message that a party performs."""
+
+    #: What the coordinator learns from one party's reply, in words for a privacy officer.
+    discloses: ClassVar[str]
+    reply: ClassVar[type[Reply]]
+    #: Whether the party must have been told the problem before.
+    needs_problem: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lower()
+
+    @abstractmethod
+    def perform(self, party: Party) -> Reply:
+        """What the party does, on its own rows."""
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        """The fields of the reply that can be summed; none by default."""
+        raise CotuneError(f"the task {self.name} has no terms to sum: use gather")
+
+    def most_fits(self, problem: Problem) -> int:
+        """An upper bound of the fits at one party, known before the round is begun."""
+        return 0
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        """An upper bound of the size of one party's reply, where it can be known; else 0."""
+        return 0
+
+    def check(self, reply: Any) -> None:
+        """Raise `Malformed` if a gathered reply does not answer this task."""
+
+
+class SeenColumn(msgspec.Struct, frozen=True):
+    """A column as one party sees it.
+
+    `magnitude` is the exponent of the power of two above its largest absolute value;
+    `kind` is None where all values are missing, which agrees with any kind.
+    """
+
+    name: str
+    kind: Kind | None
+    magnitude: int = 0
+    categories: tuple[str, ...] = ()
+
+
+class Description(Reply, frozen=True):
+    """A party's columns and target. `classes` is None for a target with too many values."""
+
+    columns: tuple[SeenColumn, ...]
+    target: str
+    target_is_number: bool
+    target_magnitude: int
+    classes: tuple[str, ...] | None
+
+
+class Inspect(Task, frozen=True):
+    """Describe the columns, so that the parties can agree on a schema."""
+
+    discloses = (
+        "the names and kinds of its columns, the categories and classes it has, and the order of "
+        "magnitude (a power of two) of the largest value of each numeric column"
+    )
+    reply = Description
+    needs_problem = False
+
+    folds: int
+    task: TaskKind | None = None
+    drop: tuple[str, ...] = ()
+
+    def perform(self, party: Party) -> Description:
+        from cotune.party.inspect import describe
+
+        return describe(party.frame, party.target, self)
+
+
+class Measures(Reply, frozen=True):
+    """Sums over a party's rows, in the order of the draft schema's columns."""
+
+    numeric: list[float]
+    categories: list[float]
+    target: list[float]
+
+
+class Measure(Task, frozen=True):
+    """Add up what standardisation needs: counts, sums and sums of squares.
+
+    Values are divided by two to the power of the column's magnitude, so that all lie in [-1, 1].
+    """
+
+    discloses = (
+        "for each numeric column the count, sum and sum of squares of its values, and how many "
+        "rows it has of each category and class"
+    )
+    reply = Measures
+    needs_problem = False
+
+    draft: Schema
+    magnitudes: tuple[int, ...]
+    target_magnitude: int
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        numeric = sum(column.kind == "numeric" for column in self.draft.columns)
+        categories = sum(len(column.categories) for column in self.draft.columns)
+        return {
+            "numeric": Term(3 * numeric, -(2.0**31), 2.0**31, 2.0**-40),
+            "categories": Term(categories, 0.0, 2.0**31, 1.0),
+            "target": Term(len(self.draft.classes) or 3, -(2.0**31), 2.0**31, 2.0**-40),
+        }
+
+    def perform(self, party: Party) -> Measures:
+        from cotune.party.inspect import measure
+
+        return measure(party.frame, self)
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """A learner and its parameters, to be judged on a fraction of each party's rows."""
+
+    learner: str
+    params: dict[str, bool | int | float | str | None]
+    fraction: float = 1.0
+
+
+class Evaluations(Reply, frozen=True):
+    """One entry per configuration; `failed` has one count per reason and configuration."""
+
+    losses: list[float]
+    fits: list[int]
+    cpu_seconds: list[float]
+    failed: list[int]
+
+
+class Evaluate(Task, frozen=True):
+    """Judge configurations by stratified k-fold cross-validation on the party's own rows."""
+
+    discloses = (
+        "its mean cross-validated loss of each configuration asked, how many fits and CPU seconds "
+        "that took, and whether and why (from a fixed list) a fit failed"
+    )
+    reply = Evaluations
+
+    configurations: tuple[Configuration, ...]
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        assert problem is not None
+        count, schema = len(self.configurations), problem.schema
+        worst, resolution = problem.metric.worst(schema), problem.metric.resolution(schema)
+        return {
+            "losses": Term(count, 0.0, worst, resolution, weighted=True),
+            "fits": Term(count, 0.0, 2.0**20, 1.0),
+            "cpu_seconds": Term(count, 0.0, 2.0**31, 2.0**-20),
+            "failed": Term(count * len(REASONS), 0.0, 1.0, 1.0),
+        }
+
+    def perform(self, party: Party) -> Evaluations:
+        evaluations = party.evaluate(self.configurations)
+        return Evaluations(
+            losses=[evaluation.loss for evaluation in evaluations],
+            fits=[evaluation.fits for evaluation in evaluations],
+            cpu_seconds=[evaluation.cpu_seconds for evaluation in evaluations],
+            failed=[int(e.reason == reason) for e in evaluations for reason in REASONS],
+        )
+
+    def most_fits(self, problem: Problem) -> int:
+        return len(self.configurations) * problem.folds
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        return 128 + 9 * sum(term.length for term in self.terms(problem).values())
+
+    def check(self, reply: Evaluations) -> None:
+        _check_losses(reply.losses, len(self.configurations))
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A configuration that a party's search tried, and its loss there."""
+
+    params: dict[str, bool | int | float | str | None]
+    loss: float
+
+
+class Pairs(Reply, frozen=True):
+    """All trials of a party's local search, in their order, and the party's weight."""
+
+    pairs: tuple[Pair, ...]
+    weight: float
+
+
+class Search(Task, frozen=True):
+    """Search the learner's space alone, with an Optuna sampler, for a number of trials."""
+
+    discloses = "every configuration its own search tried with its loss, and its number of rows"
+    reply = Pairs
+
+    learner: str
+    trials: int
+    sampler: str = "tpe"
+    fraction: float = 1.0
+
+    def perform(self, party: Party) -> Pairs:
+        from cotune.party.search import search
+
+        return search(party, self)
+
+    def most_fits(self, problem: Problem) -> int:
+        return self.trials * problem.folds
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        assert problem is not None
+        one = sum(len(name) + 48 for name in problem.spaces[self.learner])
+        return 64 + self.trials * (32 + one)
+
+    def check(self, reply: Pairs) -> None:
+        _check_losses([pair.loss for pair in reply.pairs], None)
+
+
+def _check_losses(losses: list[float], count: int | None) -> None:
+    if count is not None and len(losses) != count:
+        raise Malformed(f"the reply has {len(losses)} losses where {count} were asked for")
+    if not np.all(np.isfinite(losses)):
+        raise Malformed("the reply has a loss that is not a number")
+
+
+TASKS: tuple[type[Task], ...] = (Inspect, Measure, Evaluate, Search)
+any_task: Any = reduce(or_, TASKS)

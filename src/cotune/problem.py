@@ -1,0 +1,159 @@
+"""The public statement of a tuning job: what is tuned, how it is scored, what it may cost."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from cotune.data.schema import Schema, TaskKind
+from cotune.errors import UsageError, choices
+from cotune.space import Space
+
+if TYPE_CHECKING:
+    from cotune.search import Search
+
+#: A power of two, so that a loss rounded to it times a number of rows is exact in floating point:
+#: totals then do not depend on the order of the parties, nor on how they were added up.
+RESOLUTION = 2.0**-30
+#: The most a regression's loss may be, in deviations of the target: beyond, all are as bad.
+WORST_DEVIATIONS = 1000.0
+
+Weights = Literal["rows", "equal"]
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """How predictions are scored. Minimised as a loss inside, shown in the user's direction."""
+
+    name: str
+    task: TaskKind
+    shown: Literal["higher", "lower"]
+    describes: str
+
+    def value(self, loss: float) -> float:
+        """The user's figure for a loss: 1 - loss where higher is better, the loss otherwise."""
+        return 1.0 - loss if self.shown == "higher" else loss
+
+    def worst(self, schema: Schema) -> float:
+        """The loss of a failed fit and the upper bound of every loss (all are at least 0)."""
+        if self.name == "log_loss":
+            return 37.0  # a probability of zero, as float64 knows it: -ln(2.2e-16) = 36.04
+        if self.name == "r2":
+            return WORST_DEVIATIONS
+        if self.task == "regression":
+            return WORST_DEVIATIONS * schema.target_scale
+        return 1.0
+
+    def resolution(self, schema: Schema) -> float:
+        """The step to which a loss is rounded before it leaves a party; a power of two."""
+        if self.name in ("rmse", "mae"):
+            return RESOLUTION * 2.0 ** math.ceil(math.log2(schema.target_scale))
+        return RESOLUTION
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("balanced_accuracy", "classification", "higher", "mean recall over the classes"),
+        Metric("accuracy", "classification", "higher", "share of rows predicted right"),
+        Metric("log_loss", "classification", "lower", "cross-entropy of the probabilities"),
+        Metric("roc_auc", "classification", "higher", "area under the ROC curve, one-vs-rest"),
+        Metric("f1", "classification", "higher", "F1 averaged over the classes"),
+        Metric("rmse", "regression", "lower", "root mean squared error, in the target's unit"),
+        Metric("mae", "regression", "lower", "mean absolute error, in the target's unit"),
+        Metric("r2", "regression", "higher", "share of the target's variance explained"),
+    )
+}
+
+
+def metric(name: str) -> Metric:
+    """The metric of that name.
+
+    >>> metric("rmse").shown
+    'lower'
+    """
+    if name not in METRICS:
+        raise UsageError(choices(name, "metric", METRICS))
+    return METRICS[name]
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """The most a run may spend; None is no limit. A round that could exceed it is not begun.
+
+    `trials` counts configurations per learner, `fits` model fits at all parties together,
+    `seconds` wall-clock time of all rounds, `bytes` messages in both directions.
+    """
+
+    trials: int | None = None
+    rounds: int | None = None
+    fits: int | None = None
+    seconds: float | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise UsageError(f"the budget in {name} is {limit}: give a number above 0")
+
+
+class Problem(msgspec.Struct, frozen=True, dict=True):
+    """What every party of a run is told, and all it is told.
+
+    `spaces` are in JSON form, by learner; `problem.space(learner)` gives them back.
+    """
+
+    schema: Schema
+    learners: tuple[str, ...]
+    spaces: dict[str, dict[str, Any]]
+    metric_name: str
+    folds: int = 5
+    weights: Weights = "rows"
+    seed: int = 0
+
+    @property
+    def task(self) -> TaskKind:
+        return self.schema.task
+
+    @cached_property
+    def metric(self) -> Metric:
+        return metric(self.metric_name)
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the problem: the same for the same statement, on every machine."""
+        return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=12).hexdigest()
+
+    def space(self, learner: str) -> Space:
+        return Space.from_json(self.spaces[learner])
+
+    def defaults(self, learner: str) -> dict[str, Any]:
+        """The papers' untuned configuration of the learner."""
+        from cotune import learners
+
+        return learners.learner(learner).defaults(self.task)
+
+    def search(self, learner: str, sampler: str = "tpe", trials: int | None = None) -> Search:
+        """An ask-and-tell search of the learner's space that asks its defaults first."""
+        from cotune.search import Search
+
+        return Search(
+            self.space(learner),
+            sampler=sampler,
+            seed=seed_of(self.seed, learner),
+            first=self.defaults(learner),
+            trials=trials,
+        )
+
+
+def seed_of(seed: int, *names: object) -> int:
+    """A seed for the named part of a run: different names, independent seeds.
+
+    >>> seed_of(0, "hgb") == seed_of(0, "hgb"), seed_of(0, "hgb") == seed_of(0, "svm")
+    (True, False)
+    """
+    text = "/".join(map(str, (seed, *names)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
