@@ -1,0 +1,168 @@
+"""The first two rounds of every run: the parties agree on a schema."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TypeVar, cast
+
+import msgspec
+import numpy as np
+
+from cotune.data.schema import Column, Kind, Schema, TaskKind
+from cotune.errors import DataError
+from cotune.federation.federation import Federation, Sums
+from cotune.party.tasks import Description, Inspect, Measure, SeenColumn
+
+
+def agree(
+    federation: Federation, *, folds: int, task: TaskKind | None, drop: tuple[str, ...] = ()
+) -> Schema:
+    """One schema for all: names and kinds by majority, categories and classes by union.
+
+    A party whose columns do not fit is named in the error, with the column and what to do.
+    Columns come in the order of the first party; the others may have theirs in any order.
+    """
+    replies = federation.gather(Inspect(folds, task, drop))
+    seen = {party: cast(Description, reply) for party, reply in replies.items()}
+    _check_targets(seen)
+    _check_names(seen)
+    first = next(iter(seen.values()))
+    names = [column.name for column in first.columns]
+    columns = {name: _columns(seen, name) for name in names}
+    classes = _classes(seen.values())
+    draft = Schema(
+        target=first.target,
+        task="classification" if classes else "regression",
+        columns=tuple(_draft(name, columns[name]) for name in names),
+        classes=classes,
+    )
+    _check_one_class(draft)
+    exponents = tuple(max(c.magnitude for c in columns[name].values()) for name in names)
+    target_exponent = max(description.target_magnitude for description in seen.values())
+    sums = federation.sum(Measure(draft, exponents, target_exponent))
+    return _measured(draft, exponents, target_exponent, sums)
+
+
+def _check_targets(seen: Mapping[str, Description]) -> None:
+    usual = _majority(description.target for description in seen.values())
+    for party, description in seen.items():
+        if description.target != usual:
+            raise DataError(
+                f"{party}: predicts {description.target!r} where the others predict {usual!r}"
+            )
+
+
+def _check_names(seen: Mapping[str, Description]) -> None:
+    """Every party has the columns that most parties have."""
+    usual = set(_majority(_names(description) for description in seen.values()))
+    for party, description in seen.items():
+        own = set(_names(description))
+        for missing in sorted(usual - own):
+            close = get_close_matches(missing, own - usual, n=1, cutoff=0.5)
+            hint = f"is it the column {close[0]!r}? Rename it" if close else "add it"
+            raise DataError(f"{party}: has no column {missing!r}, which the others have; {hint}")
+        for extra in sorted(own - usual):
+            raise DataError(
+                f"{party}: has a column {extra!r}, which the others lack; drop it (--drop {extra})"
+            )
+
+
+def _names(description: Description) -> tuple[str, ...]:
+    return tuple(sorted(column.name for column in description.columns))
+
+
+def _columns(seen: Mapping[str, Description], name: str) -> dict[str, SeenColumn]:
+    """How every party sees the column, once they agree on its kind."""
+    columns = {
+        party: next(column for column in description.columns if column.name == name)
+        for party, description in seen.items()
+    }
+    kinds = [column.kind for column in columns.values() if column.kind is not None]
+    usual = _majority(kinds) if kinds else None
+    for party, column in columns.items():
+        if column.kind not in (usual, None):
+            holds, others = _HOLDS[column.kind], _HOLDS[cast(Kind, usual)]
+            raise DataError(
+                f"{party}: column {name!r} holds {holds} where the others have {others}; "
+                "make it the same everywhere, or drop it"
+            )
+    return columns
+
+
+T = TypeVar("T")
+_HOLDS: dict[Kind | None, str] = {"numeric": "numbers", "categorical": "text"}
+
+
+def _draft(name: str, columns: Mapping[str, SeenColumn]) -> Column:
+    kind: Kind = next((column.kind for column in columns.values() if column.kind), "numeric")
+    return Column(name, kind, _union(column.categories for column in columns.values()))
+
+
+def _classes(seen: Iterable[Description]) -> tuple[str, ...]:
+    """The union of the classes; none if any party's target is a number with many values."""
+    lists = [description.classes for description in seen]
+    known = [classes for classes in lists if classes is not None]
+    return _union(known) if len(known) == len(lists) else ()
+
+
+def _check_one_class(schema: Schema) -> None:
+    if len(schema.classes) == 1:
+        raise DataError(
+            f"the target {schema.target!r} has the same value in all rows of all parties: there "
+            "is nothing to learn; is it the right column?"
+        )
+
+
+def _measured(
+    draft: Schema, exponents: tuple[int, ...], target_exponent: int, sums: Sums
+) -> Schema:
+    """The draft with means, scales and the order of the categories filled in."""
+    moments = iter(sums.sum("numeric").reshape(-1, 3))
+    counts = iter(sums.sum("categories"))
+    columns = []
+    for column, exponent in zip(draft.columns, exponents, strict=True):
+        if column.kind == "numeric":
+            mean, scale = _mean_and_scale(next(moments), exponent)
+            columns.append(msgspec.structs.replace(column, mean=mean, scale=scale))
+        else:
+            count = {name: next(counts) for name in column.categories}
+            ordered = sorted(column.categories, key=lambda name: (-count[name], name))
+            columns.append(msgspec.structs.replace(column, categories=tuple(ordered)))
+    mean, scale = 0.0, 1.0
+    if draft.task == "regression":
+        mean, scale = _mean_and_scale(sums.sum("target"), target_exponent)
+    return msgspec.structs.replace(
+        draft, columns=tuple(columns), target_mean=mean, target_scale=scale
+    )
+
+
+def _mean_and_scale(moments: np.ndarray, exponent: int) -> tuple[float, float]:
+    """Mean and standard deviation from count, sum and sum of squares; scale 1 if constant."""
+    count, total, squares = (float(value) for value in moments)
+    if count == 0:
+        return 0.0, 1.0
+    mean = total / count
+    variance = squares / count - mean**2
+    unit = 2.0**exponent
+    return mean * unit, math.sqrt(variance) * unit if variance > 1e-14 else 1.0
+
+
+def _union(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """All names once, numbers in the order of their values, texts in the order of the alphabet.
+
+    >>> _union([("10", "9"), ("2",)]), _union([("b",), ("a", "b")])
+    (('2', '9', '10'), ('a', 'b'))
+    """
+    names = {name for names in lists for name in names}
+    try:
+        return tuple(sorted(names, key=float))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def _majority(values: Iterable[T]) -> T:
+    """The most frequent value; the first of those if there are several."""
+    return Counter(values).most_common(1)[0][0]

@@ -1,0 +1,53 @@
+"""DASH: the coordinator searches, the parties judge, one search per learner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cotune.federation.federation import Federation
+from cotune.methods.evaluate import evaluate
+from cotune.party.tasks import Configuration
+from cotune.problem import Problem
+from cotune.trial import Step
+
+
+def dash(
+    federation: Federation, problem: Problem, *, trials: int = 50, sampler: str = "tpe"
+) -> Iterator[Step]:
+    """Decentralised search: the coordinator asks, all parties judge, the mean loss is told.
+
+    Alam, Kar, Salonidis, Samulowitz: DASH: Decentralized CASH for Federated Learning,
+    Algorithm 1; the numbers at the right are its lines. Two things differ in form, not in result:
+
+    - The algorithms' searches are independent of each other (line 3), so their k-th steps
+      travel in one message: a run is HPO_iter rounds instead of J x HPO_iter.
+    - Any Optuna sampler takes the place of hyperopt (line 9); TPE is the same algorithm.
+
+    Lines 11 and 13, the best of all trials, are what `tune` makes of the trials that are yielded;
+    line 14 is the federated training that follows.
+
+    Parameters
+    ----------
+    trials
+        HPO_iter: configurations per learner.
+    sampler
+        `tpe`, `random`, `gp`, `cmaes` or `grid`.
+    """
+    searches = {
+        learner: problem.search(learner, sampler, trials)  # lines 1-4: the defaults come first
+        for learner in problem.learners
+    }
+    for k in range(1, trials + 1):  # line 5
+        asked = {
+            learner: asked
+            for learner, search in searches.items()
+            if (asked := search.ask()) is not None  # a grid may have come to its end
+        }
+        if not asked:
+            return
+        evaluated = evaluate(  # lines 6-8
+            federation, [Configuration(learner, a.params) for learner, a in asked.items()]
+        )
+        for trial in evaluated:
+            searches[trial.learner].tell(asked[trial.learner], trial.loss)  # line 9
+        yield Step(evaluated, k, trials)
