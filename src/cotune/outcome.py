@@ -1,0 +1,147 @@
+"""What a run returns: the best configuration, every trial, and what it all cost."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cotune.errors import UsageError
+from cotune.federation.ledger import Ledger, Round
+from cotune.problem import Problem
+from cotune.trial import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Outcome(msgspec.Struct, frozen=True, dict=True):
+    """The result of `tune`.
+
+    `ended` says why the run stopped: its method came to its end, or a budget was spent.
+    """
+
+    method: str
+    problem: Problem
+    trials: tuple[Trial, ...]
+    rounds: tuple[Round, ...]
+    parties: tuple[str, ...]
+    ended: str = "finished"
+    run: str | None = None
+
+    @cached_property
+    def best(self) -> Trial:
+        """The trial of least loss; the earliest of equals."""
+        return min(self.trials, key=lambda trial: trial.loss)
+
+    @property
+    def best_learner(self) -> str:
+        return self.best.learner
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        return self.best.params
+
+    @property
+    def best_loss(self) -> float:
+        return self.best.loss
+
+    @property
+    def best_value(self) -> float:
+        """The best figure in the metric's own direction: an accuracy is high, an error low."""
+        return self.problem.metric.value(self.best.loss)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.rounds)
+
+    def leaderboard(self) -> pd.DataFrame:
+        """One row per learner, the best first, with what its trials cost.
+
+        Rounds and bytes are those of the whole run: the learners' messages travel together.
+        """
+        import pandas as pd
+
+        rows = [self._row(learner) for learner in dict.fromkeys(t.learner for t in self.trials)]
+        board = pd.DataFrame(rows).sort_values("loss", kind="stable", ignore_index=True)
+        return board.drop(columns="loss")
+
+    def _row(self, learner: str) -> dict[str, Any]:
+        trials = [trial for trial in self.trials if trial.learner == learner]
+        best = min(trials, key=lambda trial: trial.loss)
+        return {
+            "learner": learner,
+            self.problem.metric_name: self.problem.metric.value(best.loss),
+            "loss": best.loss,
+            "trials": len(trials),
+            "failed": sum(bool(trial.reasons) for trial in trials),
+            "rounds": self.ledger.rounds,
+            "bytes_up": self.ledger.bytes_up,
+            "bytes_down": self.ledger.bytes_down,
+            "fits": sum(trial.fits for trial in trials),
+            "cpu_seconds": sum(trial.cpu_seconds for trial in trials),
+            "params": best.params,
+        }
+
+    def trials_dataframe(self) -> pd.DataFrame:
+        """One row per trial in the order of the run; parameters as columns `params_...`."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "number": number,
+                    "learner": trial.learner,
+                    "value": self.problem.metric.value(trial.loss),
+                    "loss": trial.loss,
+                    **{f"params_{name}": value for name, value in trial.params.items()},
+                    "parties": trial.parties,
+                    "fits": trial.fits,
+                    "cpu_seconds": trial.cpu_seconds,
+                    "failed": "; ".join(f"{n} x {r}" for r, n in trial.reasons.items()),
+                }
+                for number, trial in enumerate(self.trials)
+            ]
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of one JSON object, as `cotune tune --json` prints it."""
+        return {
+            "method": self.method,
+            "learner": self.best_learner,
+            "params": self.best_params,
+            "loss": self.best_loss,
+            "metric": self.problem.metric_name,
+            "value": self.best_value,
+            "parties": len(self.parties),
+            "trials": len(self.trials),
+            **self.ledger.summary(),
+            "disclosed": self.ledger.disclosed,
+            "failures": [msgspec.to_builtins(failure) for failure in self.ledger.failures],
+            "ended": self.ended,
+            "run": self.run,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the outcome as JSON; `Outcome.load` reads it back."""
+        Path(path).write_bytes(self.encoded())
+
+    def encoded(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self._without_replies()))
+
+    def _without_replies(self) -> Outcome:
+        """Replies stay in the journal: an outcome is passed on, a journal is not."""
+        rounds = tuple(msgspec.structs.replace(r, replies=None, total=None) for r in self.rounds)
+        return msgspec.structs.replace(self, rounds=rounds)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Outcome:
+        """Read an outcome from its file, or from the folder of a finished run."""
+        path = Path(path)
+        file = path / "outcome.json" if path.is_dir() else path
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise UsageError(f"there is no outcome in {path}: is the run finished?") from error

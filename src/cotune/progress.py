@@ -1,0 +1,76 @@
+"""The live display of a run on standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from cotune.federation.federation import Federation
+from cotune.problem import Problem
+from cotune.settings import Settings
+from cotune.trial import Step, Trial
+
+
+class Progress:
+    """Told of each step; the silent one shows nothing."""
+
+    def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
+        """A step of the method is done; `trials` are all so far."""
+
+
+class _Bar(Progress):
+    def __init__(self, bar: Any, task: Any) -> None:
+        self._bar = bar
+        self._task = task
+
+    def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
+        best = min(trials, key=lambda trial: trial.loss)
+        value = problem.metric.value(best.loss)
+        self._bar.update(
+            self._task,
+            completed=step.done,
+            total=step.of,
+            best=f"best {problem.metric_name} {value:.4f} ({best.learner})",
+        )
+
+
+@contextmanager
+def display(wanted: bool | None, settings: Settings, federation: Federation) -> Iterator[Progress]:
+    """A bar with rounds, fits, time left and the best figure so far, if wanted or at a terminal."""
+    if not (sys.stderr.isatty() if wanted is None else wanted):
+        yield Progress()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        ProgressColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as RichProgress
+    from rich.text import Text
+
+    class Fits(ProgressColumn):
+        """Counts while a round is under way, so that a long round is seen to move."""
+
+        def render(self, task: Any) -> Text:
+            return Text(f"{federation.engine.progress()} fits", style="cyan")
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        Fits(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[best]}"),
+    )
+    with RichProgress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(settings.method, total=None, best="agreeing on the schema")
+        yield _Bar(bar, task)

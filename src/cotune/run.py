@@ -1,0 +1,121 @@
+"""A run's folder: what was asked, the journal, the outcome; enough to resume it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from cotune.errors import UsageError
+from cotune.federation.journal import Journal
+from cotune.settings import Settings
+
+#: Where runs are kept when the user names no folder, under the working directory.
+RUNS = Path("runs")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """`run.json`: everything that is needed to run the method again."""
+
+    id: str
+    began: str
+    settings: Settings
+    origin: dict[str, Any]
+    version: str
+
+
+class Run:
+    """A run that is kept in a folder, or (without one) in memory only."""
+
+    def __init__(self, record: Record, journal: Journal, folder: Path | None) -> None:
+        self.record = record
+        self.journal = journal
+        self.folder = folder
+        self._lock: IO[str] | None = None
+        if folder is not None:
+            self._lock = _lock(folder)
+
+    @classmethod
+    def create(cls, settings: Settings, origin: dict[str, Any], folder: Path | None) -> Run:
+        """Start a run; its folder must not hold another one."""
+        from cotune import __version__
+
+        began = datetime.now().astimezone().isoformat(timespec="seconds")
+        record = Record(secrets.token_hex(8), began, settings, origin, __version__)
+        if folder is None:
+            return cls(record, Journal(), None)
+        if (folder / "run.json").exists():
+            raise UsageError(
+                f"{folder} holds a run already: `cotune resume {folder}` goes on with it, "
+                "another --run starts a new one"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder / "run.json", msgspec.json.encode(record))
+        except OSError as error:
+            raise UsageError(
+                f"the run folder {folder} cannot be written ({error.strerror}): free space there, "
+                "or give another with --run"
+            ) from error
+        return cls(record, Journal(folder / "journal.sqlite"), folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """A run that was started before."""
+        return cls(read_record(folder), Journal(folder / "journal.sqlite"), folder)
+
+    def finish(self, outcome: bytes) -> None:
+        if self.folder is not None:
+            _write(self.folder / "outcome.json", outcome)
+
+    def close(self) -> None:
+        self.journal.close()
+        if self._lock is not None:
+            self._lock.close()
+
+
+def read_record(folder: Path) -> Record:
+    try:
+        return msgspec.json.decode((folder / "run.json").read_bytes(), type=Record)
+    except OSError as error:
+        raise UsageError(
+            f"there is no run in {folder}: `cotune runs` lists the runs of this folder"
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{folder / 'run.json'} cannot be read: {error}") from error
+
+
+def new_folder(name: str, runs: Path = RUNS) -> Path:
+    """A readable name that is not taken: the date, what is tuned, how."""
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    taken = (runs / stem, *(runs / f"{stem}-{n}" for n in range(2, 1000)))
+    return next(folder for folder in taken if not folder.exists())
+
+
+def run_folders(runs: Path = RUNS) -> Iterator[Path]:
+    """The folders of all runs below `runs`, the oldest first; those of a comparison too."""
+    yield from sorted(record.parent for record in runs.glob("**/run.json"))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write whole or not at all."""
+    draft = path.with_name(path.name + ".part")
+    draft.write_bytes(content)
+    os.replace(draft, path)
+
+
+def _lock(folder: Path) -> IO[str]:
+    """Two processes on one run would write over each other; the second is told so."""
+    lock = (folder / "lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise UsageError(f"the run in {folder} is being worked on by another process") from error
+    return lock

@@ -1,0 +1,96 @@
+"""What the user asks of a run, as it is checked and written down before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from cotune import learners as known_learners
+from cotune import methods
+from cotune.data.schema import Schema, TaskKind
+from cotune.errors import UsageError, choices
+from cotune.problem import METRICS, Budget, Problem, Weights, metric
+from cotune.space import Space
+
+#: Tuned when the user names no learner: one boosted, one bagged, one linear.
+USUAL_LEARNERS = ("hgb", "random_forest", "logistic_regression")
+USUAL_METRIC: dict[TaskKind, str] = {"classification": "balanced_accuracy", "regression": "rmse"}
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """All of `tune`'s arguments but the federation; `tune` documents them."""
+
+    method: str = "dash"
+    learners: tuple[str, ...] = ()
+    metric: str | None = None
+    task: TaskKind | None = None
+    folds: int = 5
+    space: Literal["default", "paper"] = "default"
+    spaces: dict[str, dict[str, Any]] = {}
+    fixed: dict[str, dict[str, Any]] = {}
+    drop: tuple[str, ...] = ()
+    weights: Weights = "rows"
+    seed: int = 0
+    budget: Budget = msgspec.field(default_factory=Budget)
+    options: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        methods.options_of(self.method, self.options)
+        for name in (*self.learners, *self.spaces, *self.fixed):
+            known_learners.require(known_learners.learner(name))
+        if self.metric is not None and self.task not in (None, metric(self.metric).task):
+            raise UsageError(f"the metric {self.metric!r} is not one for {self.task}")
+        if self.folds < 2:
+            raise UsageError(f"folds is {self.folds}: cross-validation needs at least 2")
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"the seed is {self.seed}: give a whole number from 0 to 2**32 - 1")
+        if self.weights not in ("rows", "equal"):
+            raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
+        if self.space not in ("default", "paper"):
+            raise UsageError(choices(self.space, "space", ("default", "paper")))
+
+    @property
+    def expected_task(self) -> TaskKind | None:
+        """Classification or regression, as far as the user said so, by the metric at least."""
+        return self.task or (metric(self.metric).task if self.metric else None)
+
+    def problem(self, schema: Schema) -> Problem:
+        """The problem that follows from these settings once the schema is agreed."""
+        chosen = self.metric or USUAL_METRIC[schema.task]
+        if metric(chosen).task != schema.task:
+            fitting = [m.name for m in METRICS.values() if m.task == schema.task]
+            raise UsageError(f"{chosen} is not a metric for {schema.task}: {', '.join(fitting)}")
+        names = self.learners or tuple(
+            name for name in USUAL_LEARNERS if schema.task in known_learners.learner(name).tasks
+        )
+        return Problem(
+            schema=schema,
+            learners=names,
+            spaces={name: self._space(name, schema.task).to_json() for name in names},
+            metric_name=chosen,
+            folds=self.folds,
+            weights=self.weights,
+            seed=self.seed,
+        )
+
+    def _space(self, name: str, task: TaskKind) -> Space:
+        learner = known_learners.learner(name)
+        if task not in learner.tasks:
+            able = [
+                n for n in known_learners.learner_names() if task in known_learners.learner(n).tasks
+            ]
+            raise UsageError(f"the learner {name!r} cannot do {task}: use {', '.join(able)}")
+        space = learner.space(task, self.space)
+        if name in self.spaces:
+            space = Space.from_json(self.spaces[name])
+        return space.fix(**self.fixed[name]) if name in self.fixed else space
+
+
+def spaces_as_json(spaces: Mapping[str, Space | Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The user's own spaces, given as `Space` objects or as literals, in JSON form."""
+    return {
+        name: (space if isinstance(space, Space) else Space(space)).to_json()
+        for name, space in spaces.items()
+    }

@@ -1,0 +1,156 @@
+"""`simulate`: a federation of parties on this machine, made from one data set or several files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotune.data.load import check_target, fingerprint, load, name_of
+from cotune.data.split import split as split_rows
+from cotune.errors import DataError, UsageError
+from cotune.federation.federation import Federation
+from cotune.federation.local import LocalEngine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Source = str | Path | pd.DataFrame
+
+
+def simulate(
+    data: Source | Sequence[Source] | Mapping[str, Source],
+    *,
+    target: str = "target",
+    parties: int | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    executor: Executor | None = None,
+    processes: int | None = None,
+    scratch: str | Path | None = None,
+    state: str | Path | None = None,
+    quorum: float = 0.5,
+    timeout: float | None = None,
+) -> Federation:
+    """A federation on this machine, for trying methods and for research.
+
+    Parameters
+    ----------
+    data
+        A data frame, a file (CSV, TSV, Parquet, ARFF), `sklearn:digits`, `openml:40`; it is
+        split over the parties. Or several of these, one per party: a list (parties are named
+        after the files) or a mapping from party names.
+    target
+        The column to predict.
+    parties
+        How many; 3 by default, or as many as there are files or values (`by:COLUMN`).
+    split
+        `iid` (default), `dirichlet:ALPHA` (label skew), `quantity:BETA`, `noise:BETA`
+        (feature skew), `by:COLUMN` (say, a hospital's id).
+    seed
+        Of the split.
+    executor, processes, scratch, state
+        Where fits run, and where rows and memories lie: see `cotune.federation.local`.
+    quorum, timeout
+        See `Federation`.
+
+    Examples
+    --------
+    >>> import cotune
+    >>> with cotune.simulate("sklearn:wine", parties=4, split="dirichlet:1.0") as federation:
+    ...     federation.parties
+    ['party-1', 'party-2', 'party-3', 'party-4']
+    """
+    tables = _tables(data, target, parties, split, seed)
+    engine = LocalEngine(
+        tables,
+        target,
+        executor=executor,
+        processes=processes,
+        scratch=None if scratch is None else Path(scratch),
+        state=None if state is None else Path(state),
+    )
+    origin: dict[str, Any] = {
+        "source": _written(data),
+        "target": target,
+        "parties": parties,
+        "split": split,
+        "seed": seed,
+        "quorum": quorum,
+        "timeout": timeout,
+        "fingerprint": {name: fingerprint(table) for name, table in tables.items()},
+    }
+    return Federation(engine, quorum=quorum, timeout=timeout, origin=origin)
+
+
+def again(origin: Mapping[str, Any], state: Path) -> Federation:
+    """The simulation that a run was started on, with the same rows."""
+    if not origin.get("source"):
+        raise UsageError(
+            "the run was not made from files or named data sets: resume it from Python with "
+            "cotune.resume(run, federation)"
+        )
+    arguments = {k: v for k, v in origin.items() if k not in ("source", "fingerprint")}
+    federation = simulate(origin["source"], state=state, **arguments)
+    if federation.origin["fingerprint"] != origin["fingerprint"]:
+        federation.close()
+        raise DataError("the data has changed since the run was started: start a new run")
+    return federation
+
+
+def data_name(data: Source | Sequence[Source]) -> str:
+    """A short name of the data for a run's folder."""
+    first = data[0] if isinstance(data, Sequence) and not isinstance(data, str) else data
+    return name_of(first)
+
+
+def _tables(
+    data: Source | Sequence[Source] | Mapping[str, Source],
+    target: str,
+    parties: int | None,
+    split: str | None,
+    seed: int,
+) -> dict[str, pd.DataFrame]:
+    sources = _one_per_party(data)
+    if sources is None:
+        frame = load(data)  # type: ignore[arg-type]
+        check_target(frame, target)
+        by_column = (split or "").startswith("by:")
+        count = 3 if parties is None and not by_column else parties
+        return split_rows(frame, target, count, split or "iid", seed)
+    if split is not None:
+        raise UsageError(f"there is nothing to split {split!r}: each file is one party's")
+    if parties not in (None, len(sources)):
+        raise UsageError(f"{len(sources)} files are {len(sources)} parties, not {parties}")
+    return {name: load(source) for name, source in sources.items()}
+
+
+def _one_per_party(
+    data: Source | Sequence[Source] | Mapping[str, Source],
+) -> dict[str, Source] | None:
+    """Sources by party name if there are several, None if one is to be split."""
+    if isinstance(data, Mapping):
+        return dict(data)
+    if isinstance(data, str | Path) or not isinstance(data, Sequence):
+        return None
+    if len(data) == 1:
+        return None
+    names = [name_of(source) for source in data]
+    if len(set(names)) < len(names):
+        names = [f"{name}-{number}" for number, name in enumerate(names, start=1)]
+    return dict(zip(names, data, strict=True))
+
+
+def _written(data: Source | Sequence[Source] | Mapping[str, Source]) -> Any:
+    """The source as it can be written to a run's record; None for data frames."""
+    if isinstance(data, Mapping):
+        written = {name: _written(source) for name, source in data.items()}
+        return None if None in written.values() else written
+    if isinstance(data, str | Path):
+        path = Path(data)
+        return str(path.resolve()) if path.exists() else str(data)
+    if isinstance(data, Sequence):
+        listed = [_written(source) for source in data]
+        return None if None in listed else listed
+    return None

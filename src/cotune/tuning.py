@@ -1,0 +1,198 @@
+"""`tune` and `resume`: run a method over a federation until it ends or a budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from cotune.agree import agree
+from cotune.data.schema import TaskKind
+from cotune.errors import DataError, FederationError
+from cotune.federation.federation import BudgetSpent, Federation
+from cotune.methods import method as find_method
+from cotune.outcome import Outcome
+from cotune.problem import Budget, Weights
+from cotune.progress import Progress, display
+from cotune.run import Run
+from cotune.settings import Settings, spaces_as_json
+from cotune.space import Space
+from cotune.trial import Trial
+
+
+def tune(
+    federation: Federation,
+    method: str = "dash",
+    *,
+    learners: Iterable[str] = (),
+    trials: int | None = None,
+    metric: str | None = None,
+    task: TaskKind | None = None,
+    folds: int = 5,
+    space: Literal["default", "paper"] | Mapping[str, Space | Mapping[str, Any]] = "default",
+    fixed: Mapping[str, Mapping[str, Any]] | None = None,
+    drop: Iterable[str] = (),
+    weights: Weights = "rows",
+    seed: int = 0,
+    rounds: int | None = None,
+    fits: int | None = None,
+    seconds: float | None = None,
+    bytes: int | None = None,
+    run: str | Path | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> Outcome:
+    """Find the best learner and configuration for the federation's data.
+
+    Parameters
+    ----------
+    federation
+        From `cotune.simulate`, or one of real parties.
+    method
+        `dash` or `defaults`; `cotune.method_names()` lists all.
+    learners
+        Names of the learners to choose from: `hgb svm mlp random_forest decision_tree extra_tree
+        extra_trees logistic_regression xgboost lightgbm`, or your own. By default a boosted, a
+        bagged and a linear one.
+    trials
+        Configurations per learner.
+    metric
+        `balanced_accuracy` (default for classes), `accuracy`, `log_loss`, `roc_auc`, `f1`;
+        `rmse` (default for numbers), `mae`, `r2`.
+    task
+        `classification` or `regression`; by default the metric or the target decides.
+    folds
+        Of the stratified cross-validation at each party.
+    space
+        `default` (wide), `paper` (as published), or your own by learner:
+        `{"hgb": {"learning_rate": (0.01, 1.0, "log"), "max_iter": (10, 100)}}`.
+    fixed
+        Parameters that are not to be searched, by learner: `{"hgb": {"max_iter": 50}}`.
+    drop
+        Columns that are not to be used.
+    weights
+        Whether a party counts by its `rows` or all are `equal` in the mean loss.
+    seed
+        Of everything random.
+    rounds, fits, seconds, bytes
+        Budgets: a round that could exceed one is not begun, and the best so far is returned.
+    run
+        A folder for the journal and the outcome: a killed run can then be resumed. Without it
+        nothing is written.
+    progress
+        Show progress on standard error; by default if that is a terminal.
+    options
+        The method's own, say `sampler="random"`.
+
+    Examples
+    --------
+    >>> import cotune
+    >>> with cotune.simulate("sklearn:iris", parties=3, processes=1) as federation:
+    ...     outcome = cotune.tune(federation, learners=["decision_tree"], trials=3, folds=3)
+    >>> outcome.best_learner, outcome.best_value > 0.8
+    ('decision_tree', True)
+    """
+    own = {} if isinstance(space, str) else spaces_as_json(space)
+    budget = Budget(trials=trials, rounds=rounds, fits=fits, seconds=seconds, bytes=bytes)
+    settings = Settings(
+        method=method,
+        learners=tuple(dict.fromkeys(learners)),
+        metric=metric,
+        task=task,
+        folds=folds,
+        space=space if isinstance(space, str) else "default",
+        spaces=own,
+        fixed={name: dict(values) for name, values in (fixed or {}).items()},
+        drop=tuple(drop),
+        weights=weights,
+        seed=seed,
+        budget=budget,
+        options=options,
+    )
+    folder = None if run is None else Path(run)
+    return _conduct(federation, Run.create(settings, dict(federation.origin), folder), progress)
+
+
+def resume(
+    run: str | Path, federation: Federation | None = None, *, progress: bool | None = None
+) -> Outcome:
+    """Go on with a run that was killed or interrupted; the outcome is as if it had not been.
+
+    Finished rounds are read from the journal. The federation is made anew if it was a simulation
+    on files or named data sets; otherwise pass one with the same parties and rows.
+    """
+    from cotune.simulation import again
+
+    folder = Path(run)
+    opened = Run.open(folder)
+    if (folder / "outcome.json").exists():
+        opened.close()
+        return Outcome.load(folder)
+    if federation is not None:
+        _check_same(opened, federation)
+        return _conduct(federation, opened, progress)
+    with again(opened.record.origin, state=folder / "parties") as federation:
+        return _conduct(federation, opened, progress)
+
+
+def _check_same(run: Run, federation: Federation) -> None:
+    before, now = run.record.origin.get("fingerprint"), federation.origin.get("fingerprint")
+    if before != now:
+        raise DataError("the federation's rows are not those that the run was started with")
+
+
+def _conduct(federation: Federation, run: Run, progress: bool | None) -> Outcome:
+    """Agree on the problem, run the method, keep what it yields."""
+    settings = run.record.settings
+    bound = federation.for_run(run.record.id, run.journal, settings.budget)
+    trials: list[Trial] = []
+    try:
+        with display(progress, settings, bound) as shown:
+            ended = _run_method(bound, settings, trials, shown)
+        outcome = _outcome(bound, settings, trials, ended, run)
+        run.finish(outcome.encoded())
+        return outcome
+    finally:
+        run.close()
+
+
+def _run_method(
+    federation: Federation, settings: Settings, trials: list[Trial], shown: Progress
+) -> str:
+    """Fill `trials`; the return value says why the run ended."""
+    options = dict(settings.options)
+    if settings.budget.trials is not None and _takes_trials(settings.method):
+        options["trials"] = settings.budget.trials
+    try:
+        schema = agree(
+            federation, folds=settings.folds, task=settings.expected_task, drop=settings.drop
+        )
+        problem = federation.problem = settings.problem(schema)
+        for step in find_method(settings.method)(federation, problem, **options):
+            trials += step.trials
+            shown.step(step, trials, problem)
+    except BudgetSpent as spent:
+        return str(spent)
+    return "finished"
+
+
+def _takes_trials(name: str) -> bool:
+    from inspect import signature
+
+    return "trials" in signature(find_method(name)).parameters
+
+
+def _outcome(
+    federation: Federation, settings: Settings, trials: list[Trial], ended: str, run: Run
+) -> Outcome:
+    if not trials or federation.problem is None:
+        raise FederationError(f"nothing was evaluated: {ended}; give the run a larger budget")
+    return Outcome(
+        method=settings.method,
+        problem=federation.problem,
+        trials=tuple(trials),
+        rounds=tuple(federation.ledger),
+        parties=tuple(federation.parties),
+        ended=ended,
+        run=None if run.folder is None else str(run.folder),
+    )
