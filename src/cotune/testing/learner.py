@@ -1,0 +1,137 @@
+"""What every learner keeps to, so that any method can tune it at any party."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from cotune.data.schema import Column, Schema, TaskKind
+from cotune.errors import UsageError
+from cotune.learners.contract import Learner
+from cotune.party.inspect import encode_columns, encode_target
+from cotune.party.rows import dense_form, trees_form
+from cotune.space import Space
+from cotune.testing.tables import make_tables
+
+
+def it_names_itself_and_its_rows(learner: Learner) -> None:
+    assert learner.name.isidentifier(), "the name is used in --learner and in file names"
+    assert learner.features in ("codes", "dense")
+    assert set(learner.tasks) <= {"classification", "regression"}
+    assert learner.tasks
+
+
+def its_spaces_survive_json(learner: Learner) -> None:
+    for task in learner.tasks:
+        for which in ("paper", "default"):
+            space = learner.space(task, which)  # type: ignore[arg-type]
+            assert Space.from_json(space.to_json()) == space
+
+
+def it_fits_its_defaults_and_samples_of_its_spaces(learner: Learner) -> None:
+    for schema, X, y in _rows(learner):
+        for params in _configurations(learner, schema.task):
+            predicted = _fitted(learner, params, schema, X, y).predict(X)
+            assert predicted.shape == (len(X),)
+            assert np.all(np.isfinite(predicted))
+
+
+def classes_come_with_scores(learner: Learner) -> None:
+    for schema, X, y in _rows(learner):
+        if schema.task == "classification":
+            model = _fitted(learner, learner.defaults(schema.task), schema, X, y)
+            read = getattr(model, "predict_proba", None) or model.decision_function
+            assert len(read(X)) == len(X)
+
+
+def same_seed_same_predictions(learner: Learner) -> None:
+    for schema, X, y in _rows(learner):
+        params = learner.defaults(schema.task)
+        first = _fitted(learner, params, schema, X, y).predict(X)
+        assert np.array_equal(first, _fitted(learner, params, schema, X, y).predict(X))
+
+
+def missing_values_are_no_obstacle(learner: Learner) -> None:
+    if learner.features == "codes":
+        for schema, X, y in _rows(learner):
+            model = _fitted(learner, learner.defaults(schema.task), schema, X, y)
+            assert np.all(np.isfinite(model.predict(np.full_like(X, np.nan))))
+
+
+def unknown_parameters_are_refused(learner: Learner) -> None:
+    for schema, _, _ in _rows(learner):
+        try:
+            learner.estimator({"no_such_thing": 1}, task=schema.task, seed=0, schema=schema)
+        except UsageError as error:
+            assert "no_such_thing" in str(error)
+        else:
+            raise AssertionError("an unknown parameter must be a UsageError that names it")
+
+
+def it_travels_to_workers(learner: Learner) -> None:
+    from loky import get_reusable_executor
+
+    assert get_reusable_executor(max_workers=1).submit(_name, learner).result() == learner.name
+
+
+LEARNER_CHECKS: tuple[Callable[[Learner], None], ...] = (
+    it_names_itself_and_its_rows,
+    its_spaces_survive_json,
+    it_fits_its_defaults_and_samples_of_its_spaces,
+    classes_come_with_scores,
+    same_seed_same_predictions,
+    missing_values_are_no_obstacle,
+    unknown_parameters_are_refused,
+    it_travels_to_workers,
+)
+
+
+def check_learner(learner: Learner) -> None:
+    """Run all checks for the learner."""
+    for check in LEARNER_CHECKS:
+        check(learner)
+
+
+def _name(learner: Learner) -> str:
+    return learner.name
+
+
+def _configurations(learner: Learner, task: TaskKind) -> Iterator[dict[str, Any]]:
+    yield learner.defaults(task)
+    rng = np.random.default_rng(0)
+    for which in ("paper", "default"):
+        yield learner.space(task, which).sample(rng)  # type: ignore[arg-type]
+
+
+def _rows(learner: Learner) -> Iterator[tuple[Schema, np.ndarray, np.ndarray]]:
+    """Rows of one party, in the form that the learner wants, for each of its tasks."""
+    for task in learner.tasks:
+        table = make_tables(parties=1, rows=80, task=task)["party-1"]
+        schema = Schema(
+            target="target",
+            task=task,
+            columns=(
+                Column("height", "numeric", mean=170.0, scale=10.0),
+                Column("weight", "numeric", scale=1e-3),
+                Column("colour", "categorical", ("blue", "green", "red")),
+            ),
+            classes=("a", "b", "c") if task == "classification" else (),
+        )
+        codes = encode_columns(table, schema.columns)
+        form = trees_form if learner.features == "codes" else dense_form
+        y = encode_target(table, schema)
+        yield schema, form(codes, schema), y if task == "classification" else (y - 50) / 20
+
+
+def _fitted(
+    learner: Learner, params: dict[str, Any], schema: Schema, X: np.ndarray, y: np.ndarray
+) -> Any:
+    model = learner.estimator(params, task=schema.task, seed=0, schema=schema)
+    with warnings.catch_warnings(), threadpool_limits(1):
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    return model

@@ -1,0 +1,29 @@
+"""Everything that is registered passes the conformance suites."""
+
+import pytest
+
+from cotune.federation.local import LocalEngine
+from cotune.learners import learner, learner_names
+from cotune.methods import method_names
+from cotune.testing import ENGINE_CHECKS, LEARNER_CHECKS, METHOD_CHECKS
+
+
+def name_of(check):
+    return check.__name__
+
+
+@pytest.mark.parametrize("check", METHOD_CHECKS, ids=name_of)
+@pytest.mark.parametrize("method", method_names())
+def test_method(method, check):
+    check(method)
+
+
+@pytest.mark.parametrize("check", LEARNER_CHECKS, ids=name_of)
+@pytest.mark.parametrize("name", learner_names())
+def test_learner(name, check):
+    check(learner(name))
+
+
+@pytest.mark.parametrize("check", ENGINE_CHECKS, ids=name_of)
+def test_local_engine(check):
+    check(LocalEngine)
