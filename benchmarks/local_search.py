@@ -50,7 +50,7 @@ def by_hand(
     """Losses as a data scientist would compute them, with a loop."""
     losses = []
     for table in tables.values():
-        X, y = table.drop(columns="target").to_numpy(dtype=float), table["target"].to_numpy()
+        X, y = table.drop(columns="target"), table["target"]
         cv = StratifiedKFold(folds, shuffle=True, random_state=0)
         for params in configurations:
             model = HistGradientBoostingClassifier(early_stopping=False, random_state=0, **params)

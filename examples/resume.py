@@ -5,11 +5,12 @@ python examples/resume.py
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import cotune
 from cotune.testing import Faulty, Killed
 
-arguments = {"learners": ["decision_tree"], "trials": 10, "folds": 3}
+arguments: dict[str, Any] = {"learners": ["decision_tree"], "trials": 10, "folds": 3}
 
 with cotune.simulate("sklearn:wine", parties=3) as federation:
     unbroken = cotune.tune(federation, **arguments)

@@ -28,7 +28,7 @@ def it_names_itself_and_its_rows(learner: Learner) -> None:
 def its_spaces_survive_json(learner: Learner) -> None:
     for task in learner.tasks:
         for which in ("paper", "default"):
-            space = learner.space(task, which)  # type: ignore[arg-type]
+            space = learner.space(task, which)
             assert Space.from_json(space.to_json()) == space
 
 
@@ -104,7 +104,7 @@ def _configurations(learner: Learner, task: TaskKind) -> Iterator[dict[str, Any]
     yield learner.defaults(task)
     rng = np.random.default_rng(0)
     for which in ("paper", "default"):
-        yield learner.space(task, which).sample(rng)  # type: ignore[arg-type]
+        yield learner.space(task, which).sample(rng)
 
 
 def _rows(learner: Learner) -> Iterator[tuple[Schema, np.ndarray, np.ndarray]]:
