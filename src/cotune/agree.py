@@ -27,6 +27,7 @@ def agree(
     """
     replies = federation.gather(Inspect(folds, task, drop))
     seen = {party: cast(Description, reply) for party, reply in replies.items()}
+    _check_dropped(drop, seen.values())
     _check_targets(seen)
     _check_names(seen)
     first = next(iter(seen.values()))
@@ -46,12 +47,34 @@ def agree(
     return _measured(draft, exponents, target_exponent, sums)
 
 
+def _check_dropped(drop: tuple[str, ...], seen: Iterable[Description]) -> None:
+    """Some party has each column that is to be dropped; a typing error must not let it stay."""
+    found = {name for description in seen for name in description.dropped}
+    for name in drop:
+        if name not in found:
+            raise DataError(f"no party has a column {name!r} that could be dropped")
+
+
 def _check_targets(seen: Mapping[str, Description]) -> None:
     usual = _majority(description.target for description in seen.values())
     for party, description in seen.items():
         if description.target != usual:
             raise DataError(
                 f"{party}: predicts {description.target!r} where the others predict {usual!r}"
+            )
+    numbers = _majority(description.target_is_number for description in seen.values())
+    known = {
+        name
+        for description in seen.values()
+        if description.target_is_number == numbers
+        for name in description.classes or ()
+    }
+    for party, description in seen.items():
+        if description.target_is_number != numbers and known.isdisjoint(description.classes or ()):
+            holds, others = ("text", "numbers") if numbers else ("numbers", "text")
+            raise DataError(
+                f"{party}: the target {usual!r} holds {holds} where the others have {others}; "
+                "make it the same everywhere"
             )
 
 
@@ -146,8 +169,8 @@ def _mean_and_scale(moments: np.ndarray, exponent: int) -> tuple[float, float]:
         return 0.0, 1.0
     mean = total / count
     variance = squares / count - mean**2
-    unit = 2.0**exponent
-    return mean * unit, math.sqrt(variance) * unit if variance > 1e-14 else 1.0
+    scale = math.ldexp(math.sqrt(variance), exponent) if variance > 1e-14 else 1.0
+    return math.ldexp(mean, exponent), scale
 
 
 def _union(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -98,6 +98,8 @@ class Budget(msgspec.Struct, frozen=True):
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise UsageError(f"the budget in {name} is {limit}: give a number above 0")
+            if limit is not None and name != "seconds" and not isinstance(limit, int):
+                raise UsageError(f"the budget in {name} is {limit!r}: give a whole number")
 
 
 class Problem(msgspec.Struct, frozen=True, dict=True):

@@ -59,10 +59,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
             _write(folder / "run.json", msgspec.json.encode(record))
         except OSError as error:
-            raise UsageError(
-                f"the run folder {folder} cannot be written ({error.strerror}): free space there, "
-                "or give another with --run"
-            ) from error
+            raise _unwritable(folder, error) from error
         return cls(record, Journal(folder / "journal.sqlite"), folder)
 
     @classmethod
@@ -72,7 +69,10 @@ class Run:
 
     def finish(self, outcome: bytes) -> None:
         if self.folder is not None:
-            _write(self.folder / "outcome.json", outcome)
+            try:
+                _write(self.folder / "outcome.json", outcome)
+            except OSError as error:
+                raise _unwritable(self.folder, error) from error
 
     def close(self) -> None:
         self.journal.close()
@@ -103,6 +103,13 @@ def run_folders(runs: Path = RUNS) -> Iterator[Path]:
     yield from sorted(record.parent for record in runs.glob("**/run.json"))
 
 
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"the run folder {folder} cannot be written ({error.strerror}): free space there, "
+        "or give another with --run"
+    )
+
+
 def _write(path: Path, content: bytes) -> None:
     """Write whole or not at all."""
     draft = path.with_name(path.name + ".part")
@@ -112,7 +119,10 @@ def _write(path: Path, content: bytes) -> None:
 
 def _lock(folder: Path) -> IO[str]:
     """Two processes on one run would write over each other; the second is told so."""
-    lock = (folder / "lock").open("a")
+    try:
+        lock = (folder / "lock").open("a")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from cotune.space import Space
 if TYPE_CHECKING:
     import optuna
 
+_QUIET = threading.RLock()
 SAMPLERS = ("tpe", "random", "gp", "cmaes", "grid")
 
 
@@ -133,14 +135,18 @@ def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Optuna's notes on new studies and on fallbacks to itself, for as long as this lasts."""
+    """Keep Optuna's notes on new studies and on fallbacks to itself, for as long as this lasts.
+
+    One thread at a time: what is set and put back here belongs to the whole process.
+    """
     import optuna
 
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(before)
+    with _QUIET:
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                yield
+        finally:
+            optuna.logging.set_verbosity(before)

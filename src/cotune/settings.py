@@ -42,10 +42,10 @@ class Settings(msgspec.Struct, frozen=True):
             known_learners.require(known_learners.learner(name))
         if self.metric is not None and self.task not in (None, metric(self.metric).task):
             raise UsageError(f"the metric {self.metric!r} is not one for {self.task}")
-        if self.folds < 2:
-            raise UsageError(f"folds is {self.folds}: cross-validation needs at least 2")
-        if not 0 <= self.seed < 2**32:
-            raise UsageError(f"the seed is {self.seed}: give a whole number from 0 to 2**32 - 1")
+        if not isinstance(self.folds, int) or self.folds < 2:
+            raise UsageError(f"folds is {self.folds!r}: cross-validation needs at least 2")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
+            raise UsageError(f"the seed is {self.seed!r}: give a whole number from 0 to 2**32 - 1")
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
         if self.space not in ("default", "paper"):
@@ -65,18 +65,21 @@ class Settings(msgspec.Struct, frozen=True):
         names = self.learners or tuple(
             name for name in USUAL_LEARNERS if schema.task in known_learners.learner(name).tasks
         )
+        for name in (*self.spaces, *self.fixed):
+            if name not in names:
+                raise UsageError(f"a space is given for {name!r}, which is not tuned: add it")
         return Problem(
             schema=schema,
             learners=names,
-            spaces={name: self._space(name, schema.task).to_json() for name in names},
+            spaces={name: self._space(name, schema).to_json() for name in names},
             metric_name=chosen,
             folds=self.folds,
             weights=self.weights,
             seed=self.seed,
         )
 
-    def _space(self, name: str, task: TaskKind) -> Space:
-        learner = known_learners.learner(name)
+    def _space(self, name: str, schema: Schema) -> Space:
+        learner, task = known_learners.learner(name), schema.task
         if task not in learner.tasks:
             able = [
                 n for n in known_learners.learner_names() if task in known_learners.learner(n).tasks
@@ -85,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True):
         space = learner.space(task, self.space)
         if name in self.spaces:
             space = Space.from_json(self.spaces[name])
+            learner.estimator(space.clip({}), task=task, seed=0, schema=schema)  # knows the names?
         return space.fix(**self.fixed[name]) if name in self.fixed else space
 
 

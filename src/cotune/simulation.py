@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cotune.data.load import check_target, fingerprint, load, name_of
 from cotune.data.split import split as split_rows
@@ -114,7 +114,7 @@ def _tables(
 ) -> dict[str, pd.DataFrame]:
     sources = _one_per_party(data)
     if sources is None:
-        frame = load(data)  # type: ignore[arg-type]
+        frame = load(_only(data))
         check_target(frame, target)
         by_column = (split or "").startswith("by:")
         count = 3 if parties is None and not by_column else parties
@@ -140,6 +140,12 @@ def _one_per_party(
     if len(set(names)) < len(names):
         names = [f"{name}-{number}" for number, name in enumerate(names, start=1)]
     return dict(zip(names, data, strict=True))
+
+
+def _only(data: Source | Sequence[Source] | Mapping[str, Source]) -> Source:
+    """The source that is to be split, also out of a list of one."""
+    alone = data[0] if isinstance(data, Sequence) and not isinstance(data, str) else data
+    return cast("Source", alone)
 
 
 def _written(data: Source | Sequence[Source] | Mapping[str, Source]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,14 +97,14 @@ def tune(
     budget = Budget(trials=trials, rounds=rounds, fits=fits, seconds=seconds, bytes=bytes)
     settings = Settings(
         method=method,
-        learners=tuple(dict.fromkeys(learners)),
+        learners=tuple(dict.fromkeys([learners] if isinstance(learners, str) else learners)),
         metric=metric,
         task=task,
         folds=folds,
         space=space if isinstance(space, str) else "default",
         spaces=own,
         fixed={name: dict(values) for name, values in (fixed or {}).items()},
-        drop=tuple(drop),
+        drop=(drop,) if isinstance(drop, str) else tuple(drop),
         weights=weights,
         seed=seed,
         budget=budget,
@@ -128,11 +129,12 @@ def resume(
     if (folder / "outcome.json").exists():
         opened.close()
         return Outcome.load(folder)
-    if federation is not None:
-        _check_same(opened, federation)
-        return _conduct(federation, opened, progress)
-    with again(opened.record.origin, state=folder / "parties") as federation:
-        return _conduct(federation, opened, progress)
+    with closing(opened):
+        if federation is not None:
+            _check_same(opened, federation)
+            return _conduct(federation, opened, progress)
+        with again(opened.record.origin, state=folder / "parties") as federation:
+            return _conduct(federation, opened, progress)
 
 
 def _check_same(run: Run, federation: Federation) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -142,20 +142,22 @@ class Federation:
     def _ask(self, request: Request, asked: tuple[str, ...]) -> Round:
         began = time.perf_counter()
         messages = self._messages(request, asked)
-        timeout = self._allowed(request.task, messages)
+        allowed = self._allowed(request.task, messages)
+        deadline = None if allowed is None else began + allowed
         answers = _Answers(request, self.problem)
         bytes_down = 0
-        waiting = dict(messages)
-        for attempt in range(1 + self.retries):
-            bytes_down += sum(map(len, waiting.values()))
-            answers.take(self._call(waiting, request, timeout))
+        waiting = messages
+        for _ in range(1 + self.retries):
+            bytes_down += _size(waiting)
+            answers.take(waiting, self._call(waiting, request, deadline))
             waiting = {party: messages[party] for party in answers.worth_retrying()}
-            if not waiting or attempt == self.retries:
+            spent = bytes_down + answers.bytes_up
+            if not waiting or _left(deadline) == 0 or self._over(request.task, waiting, spent):
                 break
         seconds = time.perf_counter() - began
         if self._out_of_time(seconds):
             raise BudgetSpent("the budget in seconds is spent; the last round was given up")
-        self._check_quorum(answers, asked)
+        self._check_quorum(request.task, answers, asked)
         return answers.round(asked, bytes_down, seconds)
 
     def _messages(self, request: Request, asked: tuple[str, ...]) -> dict[str, bytes]:
@@ -167,17 +169,17 @@ class Federation:
         return {party: short if party in self._told else whole for party in asked}
 
     def _call(
-        self, messages: Mapping[str, bytes], request: Request, timeout: float | None
+        self, messages: Mapping[str, bytes], request: Request, deadline: float | None
     ) -> dict[str, bytes | Refusal]:
         """Call the engine; a party that lost the problem (restarted, resumed) is told again.
 
         The second telling is not booked: a resumed run has the ledger of an uninterrupted one.
         """
-        replies = self.engine.call(messages, timeout)
+        replies = self.engine.call(messages, _left(deadline))
         lost = [party for party, reply in replies.items() if _lost_problem(reply)]
         if lost:
             whole = encode(msgspec.structs.replace(request, attached=self.problem))
-            replies |= self.engine.call(dict.fromkeys(lost, whole), timeout)
+            replies |= self.engine.call(dict.fromkeys(lost, whole), _left(deadline))
         return replies
 
     def _allowed(self, task: Task, messages: Mapping[str, bytes]) -> float | None:
@@ -189,18 +191,20 @@ class Federation:
             most = task.most_fits(self.problem) * len(messages)
             if ledger.fits + most > budget.fits:
                 raise BudgetSpent(f"the next round could exceed the budget of {budget.fits} fits")
-        if budget.bytes is not None:
-            likely = sum(map(len, messages.values())) + task.most_bytes(self.problem) * len(
-                messages
-            )
-            if ledger.bytes_up + ledger.bytes_down + likely > budget.bytes:
-                raise BudgetSpent(f"the next round could exceed the budget of {budget.bytes} bytes")
+        if self._over(task, messages):
+            raise BudgetSpent(f"the next round could exceed the budget of {budget.bytes} bytes")
         if budget.seconds is None:
             return self.timeout
         left = budget.seconds - ledger.seconds
         if left <= 0:
             raise BudgetSpent(f"the budget of {budget.seconds:g} seconds is spent")
         return left if self.timeout is None else min(left, self.timeout)
+
+    def _over(self, task: Task, messages: Mapping[str, bytes], spent: int = 0) -> bool:
+        """Whether the messages and their replies, after `spent` bytes, could exceed the budget."""
+        likely = _size(messages) + task.most_bytes(self.problem) * len(messages)
+        booked = self.ledger.bytes_up + self.ledger.bytes_down
+        return self.budget.bytes is not None and booked + spent + likely > self.budget.bytes
 
     def _out_of_time(self, seconds: float) -> bool:
         limit = self.budget.seconds
@@ -223,9 +227,10 @@ class Federation:
     def _needed(self) -> int:
         return max(1, math.ceil(self.quorum * len(self.parties)))
 
-    def _check_quorum(self, answers: _Answers, asked: tuple[str, ...]) -> None:
+    def _check_quorum(self, task: Task, answers: _Answers, asked: tuple[str, ...]) -> None:
+        """Enough parties answered; and before the problem is agreed, none has unfit data."""
         for party, refusal in answers.failures.items():
-            if refusal.code == "data":
+            if refusal.code == "data" and not task.needs_problem:
                 raise DataError(f"{party}: {refusal.sentence}")
         answered = len(asked) - len(answers.failures)
         if answered < self._needed():
@@ -246,12 +251,13 @@ class _Answers:
         self._bodies: dict[str, msgspec.Raw] = {}
         self._summands: dict[str, dict[str, np.ndarray]] = {}
         self._cost = Cost()
-        self._bytes_up = 0
+        self.bytes_up = 0
         self.failures: dict[str, Refusal] = {}
 
-    def take(self, replies: Mapping[str, bytes | Refusal]) -> None:
-        for party in sorted(replies):
-            reply = replies[party]
+    def take(self, asked: Iterable[str], replies: Mapping[str, bytes | Refusal]) -> None:
+        """Note the replies of the parties that were asked; who was not asked is not heard."""
+        for party in sorted(asked):
+            reply = replies.get(party, Refusal("lost", "no reply came"))
             self.failures.pop(party, None)
             try:
                 self._take(party, reply)
@@ -260,7 +266,7 @@ class _Answers:
 
     def _take(self, party: str, reply: bytes | Refusal) -> None:
         if isinstance(reply, bytes):
-            self._bytes_up += len(reply)
+            self.bytes_up += len(reply)
             reply_message = decode_reply(reply)
         else:
             reply_message = reply
@@ -289,7 +295,7 @@ class _Answers:
             task=self._task.name,
             verb=self._request.verb,
             asked=asked,
-            bytes_up=self._bytes_up,
+            bytes_up=self.bytes_up,
             bytes_down=bytes_down,
             seconds=seconds,
             cost=self._cost,
@@ -300,14 +306,20 @@ class _Answers:
         )
 
     def _total(self) -> Total:
+        """Added up in the order of the names, whoever had to be asked twice."""
+        summands = [self._summands[party] for party in sorted(self._summands)]
         return Total(
-            {
-                name: np.sum(
-                    [vectors[name] for vectors in self._summands.values()], axis=0
-                ).tolist()
-                for name in self._terms
-            }
+            {name: np.sum([s[name] for s in summands], axis=0).tolist() for name in self._terms}
         )
+
+
+def _size(messages: Mapping[str, bytes]) -> int:
+    return sum(map(len, messages.values()))
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until the deadline, none below 0."""
+    return None if deadline is None else max(0.0, deadline - time.perf_counter())
 
 
 def _lost_problem(reply: bytes | Refusal) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing.resource_tracker
 import shutil
+import signal
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -58,7 +60,9 @@ class LocalEngine(Engine):
         self._workers = Workers(executor, processes)
         self._scratch = _scratch_folder(scratch)
         self._threads = ThreadPoolExecutor(
-            min(len(tables), MOST_THREADS), thread_name_prefix="cotune-party"
+            min(len(tables), MOST_THREADS),
+            thread_name_prefix="cotune-party",
+            initializer=_leave_interrupts_to_main,
         )
         self._close = weakref.finalize(self, _close, self._workers, self._threads, self._scratch)
         self._parties = {
@@ -86,7 +90,7 @@ class LocalEngine(Engine):
         if late:
             self._give_up(futures)
         return {
-            name: Refusal("timeout", f"no reply within {timeout:g} seconds")
+            name: Refusal("timeout", f"no reply within {timeout:.1f} seconds")
             if future in late
             else future.result()
             for name, future in futures.items()
@@ -102,6 +106,15 @@ class LocalEngine(Engine):
         for future in futures.values():
             future.cancel()
         self._workers.cancel()
+
+
+def _leave_interrupts_to_main() -> None:
+    """Worker processes inherit it from the thread that starts them, from their first moment on.
+
+    Python's own resource tracker, which loky starts with the first worker, would lift the block.
+    """
+    multiprocessing.resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def _close(workers: Workers, threads: ThreadPoolExecutor, scratch: Path) -> None:

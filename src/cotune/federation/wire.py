@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -13,6 +13,8 @@ from cotune.party.tasks import Reply, Task, Term, any_task
 from cotune.problem import Problem
 
 Verb = Literal["gather", "sum"]
+#: A run's name is part of a file name at the parties, so it may hold no path.
+RunName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 
 #: What a party's "no" can be about. Only `data` is the user's to mend at the party.
 Code = Literal[
@@ -23,7 +25,7 @@ Code = Literal[
 class Request(msgspec.Struct, frozen=True):
     """One message to one party. `attached` travels until the party has it, then the digest does."""
 
-    run: str
+    run: RunName
     round: int
     verb: Verb
     task: any_task
@@ -61,6 +63,9 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     sentence: str
 
 
+#: What decoding can raise: wrong bytes, wrong text, and messages nested beyond all measure.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 _requests = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(Gathered | Summand | Refusal)
 
@@ -70,7 +75,7 @@ encode = msgspec.msgpack.Encoder().encode  # keeps the order of keys: a space's 
 def decode_request(message: bytes) -> Request:
     try:
         return _requests.decode(message)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise Malformed("the message is not a request of this version of cotune") from error
 
 
@@ -78,7 +83,7 @@ def decode_reply(message: bytes) -> Gathered | Summand | Refusal:
     try:
         reply: Gathered | Summand | Refusal = _replies.decode(message)
         return reply
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise Malformed("the reply is not a message of this version of cotune") from error
 
 
@@ -86,7 +91,7 @@ def decode_body(task: Task, body: msgspec.Raw) -> Reply:
     """The gathered reply of `task`, its shape checked by the task."""
     try:
         reply = msgspec.msgpack.decode(body, type=task.reply)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise Malformed(f"the reply does not fit the task {task.name}") from error
     task.check(reply)
     return reply

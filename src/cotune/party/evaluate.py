@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from cotune.problem import Problem
 #: Folds are sent to the workers in jobs of at least this many CPU seconds, as far as the
 #: learner's earlier fits tell, so that sending costs little beside fitting.
 SHORTEST_JOB = 0.02
+#: The loss where no fold defines the metric: a party of one class has no ROC curve to speak of,
+#: and chance is what any configuration would do there.
+UNDEFINED = 0.5
 
 
 class Evaluator:
@@ -30,11 +34,13 @@ class Evaluator:
         self._memory = memory
         self._fit_seconds: dict[str, float] = {}
         self._round = 0
+        self._given_up = workers.given_up
         self._billed: set[str] = set()
 
-    def begin(self, round_number: int) -> None:
+    def begin(self, round_number: int, given_up: Future[None]) -> None:
         """Start a reply: what is fitted or recalled from now on belongs to this round."""
         self._round = round_number
+        self._given_up = given_up
         self._billed = set()
 
     def evaluate(self, configurations: Sequence[Configuration]) -> list[Evaluation]:
@@ -45,7 +51,8 @@ class Evaluator:
             for configuration in distinct.values()
             if self._memory.get(configuration) is None
         ]
-        fitted = iter(self._workers.run([job for _, jobs in new for job in jobs]))
+        jobs_of_all = [job for _, jobs in new for job in jobs]
+        fitted = iter(self._workers.run(jobs_of_all, self._given_up))
         for configuration, jobs in new:
             results = [next(fitted) for _ in jobs]
             self._memory.put(configuration, self._judge(configuration, results))
@@ -71,11 +78,12 @@ class Evaluator:
         losses = [loss for result in results for loss in result.losses]
         reason = next((result.reason for result in results if result.reason), None)
         seconds = sum(result.cpu_seconds for result in results)
-        fits = len(losses) + sum(result.reason is not None for result in results)
-        self._fit_seconds[configuration.learner] = seconds / max(1, fits)
+        fits = self._problem.folds  # failed ones too, however they were grouped into jobs
+        self._fit_seconds[configuration.learner] = seconds / fits
         worst = self._problem.metric.worst(self._problem.schema)
         defined = [loss for loss in losses if not math.isnan(loss)]
-        loss = worst if reason or not defined else min(worst, float(np.mean(defined)))
+        mean = float(np.mean(defined)) if defined else UNDEFINED
+        loss = worst if reason else min(worst, mean)
         return Evaluation(loss, fits, seconds, self._round, reason)
 
     def _recall(self, configuration: Configuration) -> Evaluation:

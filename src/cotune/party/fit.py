@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """Losses of the job's folds, in order; those before a failure if there is a reason."""
+    """Losses of the job's folds that could be fitted, in order; why, if any could not."""
 
     losses: tuple[float, ...]
     cpu_seconds: float
@@ -45,28 +47,33 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def run_job(job: Job) -> Fitted:
-    """Fit and score, on one thread, quietly; what goes wrong becomes a reason."""
+    """Fit and score every fold, on one thread, quietly; what goes wrong becomes a reason."""
     began = time.thread_time()
-    losses: list[float] = []
-    reason = None
     rows = open_rows(job.folder)
+    X = rows.features(job.learner.features)
+    with warnings.catch_warnings(), np.errstate(all="ignore"), _one_thread(job.learner.name):
+        warnings.simplefilter("ignore")
+        results = [_attempt(job, rows, X, fold) for fold in job.folds]
+    losses = tuple(result for result in results if isinstance(result, float))
+    reason = next((result for result in results if isinstance(result, str)), None)
+    return Fitted(losses, time.thread_time() - began, reason)
+
+
+def _attempt(job: Job, rows: Opened, X: np.ndarray, fold: int) -> float | str:
+    """The loss of one fold, or why there is none."""
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"), _one_thread(job.learner.name):
-            warnings.simplefilter("ignore")
-            X = rows.features(job.learner.features)
-            splits = fold_indices(job.folder, job.configuration.fraction)
-            losses.extend(_fit_fold(job, rows, X, *splits[fold]) for fold in job.folds)
+        return _fit_fold(job, rows, X, fold)
     except UsageError:
-        reason = REFUSED
+        return REFUSED
     except NotFinite:
-        reason = NOT_FINITE
+        return NOT_FINITE
     except Exception:
-        reason = RAISED
-    return Fitted(tuple(losses), time.thread_time() - began, reason)
+        return RAISED
 
 
-def _fit_fold(job: Job, rows: Opened, X: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:
+def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> float:
     problem, y = rows.problem, rows.y
+    train, test = fold_indices(job.folder, job.configuration.fraction)[fold]
     estimator: Any = job.learner.estimator(
         job.configuration.params, task=problem.task, seed=problem.seed, schema=problem.schema
     )
@@ -99,6 +106,8 @@ class _Standardised:
 
 def _one_thread(learner: str) -> Any:
     """Small fits on many threads are 2-10 times slower than on one."""
+    if os.environ.get("OMP_NUM_THREADS") == "1":  # a worker of our own pool was started so
+        return nullcontext()
     return _threads(learner).limit(limits=1)
 
 

@@ -34,6 +34,7 @@ def describe(frame: pd.DataFrame, target: str, task: Inspect) -> Description:
     if frame[target].isna().any():
         raise DataError(f"the target {target!r} is missing in {frame[target].isna().sum()} rows")
     return Description(
+        dropped=tuple(name for name in task.drop if name in frame.columns),
         columns=tuple(_see(features[str(name)]) for name in features.columns),
         target=target,
         target_is_number=is_number(frame[target]),
@@ -49,7 +50,7 @@ def _see(column: pd.Series) -> SeenColumn:
     if is_number(column):
         return SeenColumn(name, "numeric", magnitude=magnitude(column))
     categories = sorted(as_text(column).dropna().unique())
-    if len(categories) > MOST_CATEGORIES or (len(categories) == len(column) > 20):
+    if len(categories) > MOST_CATEGORIES or len(categories) > max(20, 0.9 * column.count()):
         raise DataError(
             f"column {name!r} has {len(categories)} different texts in {len(column)} rows, like "
             f"an identifier: drop it (--drop {name}) or make it a number"
@@ -90,7 +91,7 @@ def measure(frame: pd.DataFrame, task: Measure) -> Measures:
 
 
 def _moments(values: pd.Series, exponent: int) -> list[float]:
-    scaled = values.to_numpy(dtype=float, na_value=np.nan) / 2.0**exponent
+    scaled = np.ldexp(values.to_numpy(dtype=float, na_value=np.nan), -exponent)
     scaled = scaled[~np.isnan(scaled)]
     return [float(len(scaled)), float(scaled.sum()), float(np.square(scaled).sum())]
 
@@ -140,7 +141,7 @@ def encode_columns(frame: pd.DataFrame, columns: tuple[Column, ...]) -> np.ndarr
         if column.kind == "numeric":
             encoded[:, position] = values.to_numpy(dtype=float, na_value=np.nan)
         else:
-            codes = pd.Categorical(as_text(values), categories=list(column.categories)).codes
+            codes = _codes(values, column.categories)
             encoded[:, position] = np.where(codes < 0, np.nan, codes)
     return encoded
 
@@ -150,7 +151,12 @@ def encode_target(frame: pd.DataFrame, schema: Schema) -> np.ndarray:
     values = frame[schema.target]
     if schema.task == "regression":
         return values.to_numpy(dtype=float)
-    codes = pd.Categorical(as_text(values), categories=list(schema.classes)).codes
+    codes = _codes(values, schema.classes)
     if (codes < 0).any():
         raise DataError(f"the target {schema.target!r} has a class that the schema does not know")
     return codes.astype(np.int64)
+
+
+def _codes(values: pd.Series, names: tuple[str, ...]) -> np.ndarray:
+    """Each value's position among the names; -1 where it is missing or not among them."""
+    return pd.Index(names, dtype=object).get_indexer(pd.Index(as_text(values), dtype=object))

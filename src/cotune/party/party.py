@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,7 @@ from cotune.federation.wire import (
     encode,
     pack_terms,
 )
-from cotune.learners import learner_names
+from cotune.learners import available, learner_names
 from cotune.party.evaluate import Evaluator
 from cotune.party.memory import Evaluation, Memory
 from cotune.party.rows import Rows
@@ -87,9 +88,10 @@ class Party:
         A refusal holds a code and a sentence of ours, never an exception's text, which could
         quote a row.
         """
+        given_up = self._workers.given_up
         with self._lock:
             try:
-                return encode(self._answer(decode_request(message)))
+                return encode(self._answer(decode_request(message), given_up))
             except Refuse as refused:
                 return encode(Refusal(refused.code, str(refused)))
             except DataError as error:
@@ -113,26 +115,28 @@ class Party:
         equal = self._problem is not None and self._problem.weights == "equal"
         return 1.0 if equal else float(len(self.frame))
 
+    def require(self, learner: str) -> None:
+        """Refuse a learner that this party does not have."""
+        if learner not in learner_names() or not available(learner):
+            raise Refuse(
+                "unknown_learner", f"the learner {learner!r} is not installed at this party"
+            )
+
     def evaluate(self, configurations: Sequence[Configuration]) -> list[Evaluation]:
         """Judge configurations; the cost is added to that of the reply under way."""
         assert self._evaluator is not None
-        installed = learner_names()
-        for configuration in configurations:
-            if configuration.learner not in installed:
-                raise Refuse(
-                    "unknown_learner",
-                    f"the learner {configuration.learner!r} is not installed at this party",
-                )
+        for name in {configuration.learner for configuration in configurations}:
+            self.require(name)
         evaluations = self._evaluator.evaluate(configurations)
         for evaluation in evaluations:
             self._cost += Cost(evaluation.fits, evaluation.cpu_seconds)
         return evaluations
 
-    def _answer(self, request: Request) -> Gathered | Summand:
+    def _answer(self, request: Request, given_up: Future[None]) -> Gathered | Summand:
         task = request.task
         self._cost = Cost()
         if task.needs_problem:
-            self._take_problem(request).begin(request.round)
+            self._take_problem(request).begin(request.round, given_up)
         reply = task.perform(self)
         if request.verb == "gather":
             return Gathered(msgspec.Raw(encode(reply)), self._cost)

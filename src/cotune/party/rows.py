@@ -31,9 +31,10 @@ class Rows:
         self._frame = frame
         self._schema = problem.schema
         if not folder.exists():
+            y = encode_target(frame, problem.schema)  # may refuse: then there is no folder
             folder.mkdir(parents=True)
             (folder / "problem.msgpack").write_bytes(msgspec.msgpack.encode(problem))
-            np.save(folder / "y.npy", encode_target(frame, problem.schema))
+            np.save(folder / "y.npy", y)
 
     def prepare(self, features: Features) -> None:
         """Write the form of the rows that a learner wants, unless it is there already."""

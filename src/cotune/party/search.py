@@ -17,6 +17,7 @@ def search(party: Party, task: Search) -> Pairs:
 
     Every party seeds its sampler by its own name, so that the parties' trials differ.
     """
+    party.require(task.learner)
     problem = party.problem
     asking = optuna_search.Search(
         problem.space(task.learner),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from functools import reduce
 from operator import or_
@@ -104,6 +105,7 @@ class SeenColumn(msgspec.Struct, frozen=True):
 class Description(Reply, frozen=True):
     """A party's columns and target. `classes` is None for a target with too many values."""
 
+    dropped: tuple[str, ...]
     columns: tuple[SeenColumn, ...]
     target: str
     target_is_number: bool
@@ -165,6 +167,9 @@ class Measure(Task, frozen=True):
             "target": Term(len(self.draft.classes) or 3, -(2.0**31), 2.0**31, 2.0**-40),
         }
 
+    def most_bytes(self, problem: Problem | None) -> int:
+        return _most_summed_bytes(self.terms(problem))
+
     def perform(self, party: Party) -> Measures:
         from cotune.party.inspect import measure
 
@@ -223,7 +228,7 @@ class Evaluate(Task, frozen=True):
         return len(self.configurations) * problem.folds
 
     def most_bytes(self, problem: Problem | None) -> int:
-        return 128 + 9 * sum(term.length for term in self.terms(problem).values())
+        return _most_summed_bytes(self.terms(problem))
 
     def check(self, reply: Evaluations) -> None:
         _check_losses(reply.losses, len(self.configurations))
@@ -269,6 +274,12 @@ class Search(Task, frozen=True):
 
     def check(self, reply: Pairs) -> None:
         _check_losses([pair.loss for pair in reply.pairs], None)
+        if not 0 < reply.weight < math.inf:
+            raise Malformed("the reply's weight is not a number above 0")
+
+
+def _most_summed_bytes(terms: dict[str, Term]) -> int:
+    return 128 + 9 * sum(term.length for term in terms.values())
 
 
 def _check_losses(losses: list[float], count: int | None) -> None:

@@ -7,7 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
 from typing import Any
 
 from cotune.errors import CotuneError
@@ -44,31 +51,51 @@ class Workers:
         self._given = executor
         self._processes = processes
         self._own: Any = None
-        self._generation = 0
+        self._given_up: Future[None] = Future()
         self._lock = threading.Lock()
         self.done = 0  # fits finished since the start, for progress displays
 
-    def run(self, jobs: Sequence[Job]) -> list[Fitted]:
-        """The results of all jobs, in their order. Raises `Cancelled` if given up meanwhile."""
-        generation = self._generation
-        futures = [self._submit(job) for job in jobs]
-        return [
-            self._result(job, future, generation) for job, future in zip(jobs, futures, strict=True)
-        ]
+    @property
+    def given_up(self) -> Future[None]:
+        """Done as soon as the work that is begun now is given up: take it when work begins."""
+        return self._given_up
+
+    def run(self, jobs: Sequence[Job], given_up: Future[None] | None = None) -> list[Fitted]:
+        """The results of all jobs, in their order. Raises `Cancelled` once they are given up."""
+        given_up = given_up or self._given_up
+        futures: list[Future[Fitted] | None] = []
+        alone = _Alone(given_up)
+        try:
+            futures += (self._submit(job, given_up) for job in jobs)
+            pairs = zip(jobs, futures, strict=True)
+            return [self._result(job, future, alone) for job, future in pairs]
+        finally:
+            alone.close()
+            if self._given is not None:  # the own pool ends its futures itself, and trips over ours
+                for future in filter(None, futures):
+                    future.cancel()
 
     def cancel(self) -> None:
-        """Give up all running jobs; hung fits are ended with their processes."""
+        """Give up all jobs; hung fits are ended with their processes.
+
+        In an executor of the caller's, what runs goes on to its end, unheard.
+        """
         with self._lock:
-            self._generation += 1
+            given_up, self._given_up = self._given_up, Future()
             pool, self._own = self._own, None
+        given_up.set_result(None)
         if pool is not None:
             pool.shutdown(wait=True, kill_workers=True)
 
-    def _submit(self, job: Job) -> Future[Fitted] | None:
+    def _submit(self, job: Job, given_up: Future[None]) -> Future[Fitted] | None:
+        _check(given_up)
         try:
             return self._count(self._executor().submit(run_job, job), job)
         except BrokenExecutor:
             return None
+        except RuntimeError:  # the pool was shut down between the two calls
+            _check(given_up)
+            raise
 
     def _count(self, future: Future[Fitted], job: Job) -> Future[Fitted]:
         def finished(_: object) -> None:
@@ -77,16 +104,17 @@ class Workers:
         future.add_done_callback(finished)
         return future
 
-    def _result(self, job: Job, future: Future[Fitted] | None, generation: int) -> Fitted:
+    def _result(self, job: Job, future: Future[Fitted] | None, alone: _Alone) -> Fitted:
         try:
             if future is not None:
-                return future.result()
+                return _fitted(future, alone.given_up)
         except (BrokenExecutor, CancelledError):
             pass
-        if generation != self._generation:
-            raise Cancelled("the round was given up")
+        except Exception as error:  # a foreign executor has its own words for a lost worker
+            if self._given is None or isinstance(error, OSError | ImportError):
+                raise
         self._drop_broken()
-        return _isolated(job)
+        return alone.run(job)
 
     def _executor(self) -> Executor:
         if self._given is not None:
@@ -104,15 +132,37 @@ class Workers:
                 self._own = None
 
 
-def _isolated(job: Job) -> Fitted:
-    pool = _pool(1)
-    try:
-        fitted: Fitted = pool.submit(run_job, job).result()
-        return fitted
-    except BrokenExecutor:
-        return Fitted((), 0.0, DIED)
-    finally:
-        pool.shutdown(wait=True, kill_workers=True)
+class _Alone:
+    """One process for jobs that may have ended the pool's, one after the other."""
+
+    def __init__(self, given_up: Future[None]) -> None:
+        self.given_up = given_up
+        self._pool: Any = None
+
+    def run(self, job: Job) -> Fitted:
+        self._pool = self._pool or _pool(1)
+        try:
+            return _fitted(self._pool.submit(run_job, job), self.given_up)
+        except BrokenExecutor:
+            self.close()
+            return Fitted((), 0.0, DIED)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, kill_workers=True)
+            self._pool = None
+
+
+def _fitted(future: Future[Fitted], given_up: Future[None]) -> Fitted:
+    either: tuple[Future[Any], ...] = (future, given_up)
+    wait(either, return_when=FIRST_COMPLETED)
+    _check(given_up)
+    return future.result()
+
+
+def _check(given_up: Future[None]) -> None:
+    if given_up.done():
+        raise Cancelled("the round was given up")
 
 
 def _pool(processes: int | None) -> Any:

@@ -51,7 +51,7 @@ def large_messages_arrive_whole(make: Make) -> None:
     columns = tuple(f"column {number} {'x' * 1000}" for number in range(1000))
     message = encode(Request("run", 1, "gather", Inspect(2, None, columns)))
     with Federation(make(make_tables(parties=2), "target")) as federation:
-        replies = federation.engine.call({p: message for p in federation.parties}, timeout=60)
+        replies = federation.engine.call(dict.fromkeys(federation.parties, message), timeout=60)
     assert all(isinstance(_decoded(reply), Gathered) for reply in replies.values())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -171,7 +171,5 @@ def _assert_survives(method: str, fault: Fault, options: dict[str, Any]) -> None
 
 
 def _until_killed(work: Callable[[], object]) -> None:
-    try:
+    with suppress(Killed):
         work()
-    except Killed:
-        pass

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotune.errors import FederationError
+from cotune.federation.journal import Journal
+from cotune.federation.ledger import Round, Total
+from cotune.federation.wire import Cost, Refusal, encode
+from tests.federation.test_ledger import entry
+
+finite = st.floats(allow_nan=False)
+names = st.text(max_size=10)
+rounds = st.builds(
+    Round,
+    number=st.integers(1, 100),
+    task=names,
+    verb=st.sampled_from(["gather", "sum"]),
+    asked=st.lists(names, max_size=3).map(tuple),
+    bytes_up=st.integers(0, 2**40),
+    bytes_down=st.integers(0, 2**40),
+    seconds=finite,
+    cost=st.builds(Cost, st.integers(0, 2**40), finite),
+    disclosed=names,
+    failures=st.dictionaries(names, st.builds(Refusal, st.just("lost"), names), max_size=3),
+    replies=st.none()
+    | st.dictionaries(names, st.lists(finite).map(lambda v: msgspec.Raw(encode(v))), max_size=3),
+    total=st.none() | st.dictionaries(names, st.lists(finite), max_size=3).map(Total),
+)
+
+
+@given(rounds)
+def test_a_round_comes_back_as_it_was_recorded(recorded):
+    journal = Journal()
+    journal.record(recorded, "question")
+    assert encode(journal.recorded(recorded.number, "question")) == encode(recorded)
+    journal.close()
+
+
+def test_a_journal_outlives_its_process(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    first = Journal(path)
+    for number in (1, 2):
+        first.record(entry(number), f"question {number}")
+    again = Journal(path)  # without closing the first: it may have been killed
+    assert len(again) == 2
+    assert again.recorded(2, "question 2") == entry(2)
+    assert again.recorded(3, "question 3") is None
+
+
+def test_another_question_than_was_recorded_is_an_error():
+    journal = Journal()
+    journal.record(entry(1), "question")
+    with pytest.raises(FederationError, match=r"round 1 .* another question.* start a new one"):
+        journal.recorded(1, "another")
+
+
+def test_a_round_is_recorded_once():
+    journal = Journal()
+    journal.record(entry(1), "question")
+    with pytest.raises(FederationError):
+        journal.record(entry(1), "question")
+
+
+def test_a_file_that_is_no_journal_is_named_in_one_sentence(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    path.write_bytes(b"this is not a database, and it is long enough to be seen as none" * 20)
+    with pytest.raises(FederationError, match="cannot be used") as caught:
+        Journal(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FederationError, match="make the folder writable"):
+        Journal(tmp_path / "missing" / "journal.sqlite")
+
+
+def test_a_full_disk_is_an_error_that_names_the_fix(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    journal._database.execute("PRAGMA max_page_count = 3")
+    with pytest.raises(FederationError, match=r"full.*free disk space.*cotune resume"):
+        journal.record(entry(1, disclosed="x" * 100_000), "question")
+    journal.close()
+    assert sqlite3.connect(path).execute("SELECT COUNT(*) FROM rounds").fetchone() == (0,)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import gc
+import time
+
+import pytest
+
+from cotune.errors import FederationError
+from cotune.federation.federation import Federation
+from cotune.federation.local import LocalEngine
+from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, encode
+from cotune.learners import register_learner
+from cotune.party.tasks import Configuration, Evaluate, Inspect, Search
+from tests.parts import (
+    Hanging,
+    federation_of,
+    iris,
+    parts,
+    problem_of,
+    threads,
+)
+
+INSPECT = encode(Request("run", 1, "gather", Inspect(2)))
+
+
+@pytest.fixture
+def engine():
+    made = LocalEngine(parts(iris()), "target", executor=threads())
+    yield made
+    made.close()
+
+
+def test_parties_are_sorted_by_name():
+    tables = parts(iris())
+    engine = LocalEngine(dict(reversed(tables.items())), "target", executor=threads())
+    assert engine.parties() == ["party-1", "party-2", "party-3"]
+    engine.close()
+
+
+def test_every_party_that_is_called_replies_and_no_other(engine):
+    replies = engine.call(dict.fromkeys(["party-1", "party-3"], INSPECT), None)
+    assert set(replies) == {"party-1", "party-3"}
+    assert all(isinstance(decode_reply(reply), Gathered) for reply in replies.values())
+
+
+def test_bytes_that_are_no_message_get_a_refusal(engine):
+    replies = engine.call({"party-1": b"?", "party-2": INSPECT}, None)
+    assert decode_reply(replies["party-1"]).code == "malformed"
+    assert isinstance(decode_reply(replies["party-2"]), Gathered)
+
+
+def test_no_party_is_an_error_that_says_so():
+    with pytest.raises(FederationError, match="at least 1 party"):
+        LocalEngine({}, "target")
+
+
+def test_rows_do_not_outlive_the_engine(tmp_path):
+    federation = federation_of(parts(iris()))
+    federation.close()
+    engine = LocalEngine(parts(iris()), "target", executor=threads(), scratch=tmp_path)
+    problem = problem_of(*parts(iris()).values())
+    task = Evaluate((Configuration("decision_tree", {"max_depth": 1}),))
+    message = encode(Request("run", 1, "sum", task, problem.digest, problem))
+    engine.call({"party-1": message}, None)
+    assert list(tmp_path.rglob("y.npy"))
+    engine.close()
+    assert not list(tmp_path.iterdir())
+    engine.close()
+
+
+def test_an_engine_that_is_forgotten_cleans_up(tmp_path):
+    LocalEngine(parts(iris()), "target", executor=threads(), scratch=tmp_path)
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_scratch_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FederationError, match="no scratch folder can be made in"):
+        LocalEngine(parts(iris()), "target", scratch=tmp_path / "file")
+
+
+def test_a_hung_fit_is_ended_at_the_timeout_and_the_next_round_works(registry, caplog):
+    register_learner(Hanging())
+    tables = parts(iris(), 2)
+    problem = problem_of(*tables.values(), learners=("hanging",))
+    engine = LocalEngine(tables, "target", processes=1)
+    federation = Federation(engine, timeout=1.5, problem=problem)
+    warm = Evaluate((Configuration("hanging", {"depth": 3}),))
+    federation.timeout = None
+    federation.sum(warm)
+    federation.timeout = 1.5
+    began = time.monotonic()
+    with pytest.raises(FederationError, match=r"party-1: no reply within 1\.5 seconds"):
+        federation.sum(Evaluate((Configuration("hanging", {"depth": 1}),)))
+    assert time.monotonic() - began < 10
+    federation.timeout = None
+    sums = federation.sum(Evaluate((Configuration("hanging", {"depth": 2}),)))
+    assert sums.parties == 2
+    federation.close()
+    assert caplog.records == []
+
+
+def test_a_search_that_is_late_does_not_go_on_behind_the_next_round(registry):
+    tables = parts(iris(), 1)
+    problem = problem_of(*tables.values(), learners=("decision_tree",))
+    engine = LocalEngine(tables, "target", executor=threads())
+    endless = Search("decision_tree", trials=100_000, sampler="random")
+    message = encode(Request("run", 1, "gather", endless, problem.digest, problem))
+    assert engine.call({"party-1": message}, 0.5)["party-1"] == Refusal(
+        "timeout", "no reply within 0.5 seconds"
+    )
+    began = time.monotonic()
+    engine.call({"party-1": INSPECT}, None)
+    assert time.monotonic() - began < 5
+    engine.close()
+
+
+def test_fits_are_counted_for_progress_displays(engine):
+    problem = problem_of(*parts(iris()).values())
+    federation = Federation(engine, problem=problem)
+    federation.sum(Evaluate((Configuration("decision_tree", {"max_depth": 2}),)))
+    assert engine.progress() == 3 * 3

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cotune.data.schema import Column, Schema
+from cotune.errors import DataError
+from cotune.party.inspect import as_text, describe, encode_columns, encode_target, measure
+from cotune.party.tasks import Inspect, Measure
+from tests.parts import people
+
+TWO_FOLDS = Inspect(2)
+
+
+def column_of(description, name):
+    return next(column for column in description.columns if column.name == name)
+
+
+def test_a_description_names_kinds_and_categories():
+    seen = describe(people(), "target", TWO_FOLDS)
+    assert [(c.name, c.kind) for c in seen.columns] == [
+        ("age", "numeric"),
+        ("rare", "numeric"),
+        ("city", "categorical"),
+    ]
+    assert column_of(seen, "city").categories == ("a", "b", "c")
+    assert seen.classes == ("x", "y")
+
+
+def test_a_description_tells_the_order_of_magnitude_and_no_value():
+    frame = pd.DataFrame({"income": [1000.0, -1025.5, np.nan], "target": [0, 1, 1]})
+    seen = column_of(describe(frame, "target", TWO_FOLDS), "income")
+    assert seen.magnitude == 11
+    assert seen.categories == ()
+
+
+def test_a_column_without_values_has_no_kind():
+    frame = people().assign(age=np.nan)
+    assert column_of(describe(frame, "target", TWO_FOLDS), "age").kind is None
+
+
+def test_a_column_that_is_dropped_is_not_described():
+    seen = describe(people(), "target", Inspect(2, drop=("city", "not there")))
+    assert [column.name for column in seen.columns] == ["age", "rare"]
+
+
+@pytest.mark.parametrize("gaps", [0, 20])
+def test_text_that_identifies_rows_is_refused_and_not_quoted(gaps):
+    names = [None] * gaps + [f"patient {i}" for i in range(60 - gaps)]
+    with pytest.raises(DataError, match=r"column 'name' .*like an identifier: drop it") as caught:
+        describe(people(60).assign(name=names), "target", TWO_FOLDS)
+    assert "patient" not in str(caught.value)
+
+
+def test_a_few_texts_that_all_differ_are_categories():
+    frame = pd.DataFrame({"name": list("abcd"), "target": [0, 1, 0, 1]})
+    assert column_of(describe(frame, "target", TWO_FOLDS), "name").kind == "categorical"
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "classes"),
+    [
+        ([0, 1, 2, 1], None, ("0", "1", "2")),
+        ([0.0, 1.0, 2.0, 1.0], None, ("0", "1", "2")),
+        ([0.5, 1.0, 2.0, 1.0], None, None),
+        (list(range(30)), None, None),
+        (list(range(30)), "classification", tuple(sorted(map(str, range(30))))),
+        ([0, 1, 2, 1], "regression", None),
+        ([True, False, True, True], None, ("False", "True")),
+    ],
+)
+def test_the_target_is_classes_or_a_number(target, task, classes):
+    frame = pd.DataFrame({"a": np.arange(len(target)), "target": target})
+    assert describe(frame, "target", Inspect(2, task)).classes == classes
+
+
+@pytest.mark.parametrize(
+    ("frame", "task", "sentence"),
+    [
+        (people(), Inspect(2), "no column 'disease' to predict"),
+        (people(3), Inspect(5), "3 rows are fewer than the 5 folds: use fewer folds"),
+        (people()[["target"]], Inspect(2), "no column beside the target"),
+        (people().assign(target=None), Inspect(2), "is missing in 60 rows"),
+        (people(), Inspect(2, "regression"), "holds text: regression needs numbers"),
+        (
+            pd.DataFrame({"a": range(1200), "target": np.arange(1200.0)}),
+            Inspect(2, "classification"),
+            "1200 different values: too many classes",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_said_with_the_fix(frame, task, sentence):
+    target = "disease" if "disease" in sentence else "target"
+    with pytest.raises(DataError, match=sentence):
+        describe(frame, target, task)
+
+
+def test_one_value_has_one_spelling_whatever_its_type():
+    spelled = [as_text(pd.Series(values)).tolist() for values in ([3, 4], [3.0, 4.0], ["3", "4"])]
+    assert spelled == [["3", "4"]] * 3
+    assert as_text(pd.Series([np.float32(3.0)])).tolist() == ["3"]
+    assert as_text(pd.Series([1.0, None])).isna().tolist() == [False, True]
+
+
+def test_measures_are_counts_sums_and_squares_of_what_is_there():
+    frame = pd.DataFrame(
+        {"n": [1.0, 3.0, np.nan], "c": ["a", None, "b"], "target": ["x", "y", "x"]}
+    )
+    columns = (Column("c", "categorical", ("a", "b", "z")), Column("n", "numeric"))
+    draft = Schema("target", "classification", columns, classes=("w", "x", "y"))
+    measures = measure(frame, Measure(draft, (0, 2), 0))
+    assert measures.numeric == [2.0, 4.0 / 4, 10.0 / 16]
+    assert measures.categories == [1.0, 1.0, 0.0]
+    assert measures.target == [0.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize("value", [1.5e308, 5e-324])
+def test_the_largest_and_the_smallest_numbers_can_be_measured(value):
+    frame = pd.DataFrame({"n": [value, -value], "target": [0, 1]})
+    exponent = column_of(describe(frame, "target", TWO_FOLDS), "n").magnitude
+    draft = Schema("target", "classification", (Column("n", "numeric"),), classes=("0", "1"))
+    count, total, squares = measure(frame, Measure(draft, (exponent,), 0)).numeric
+    assert (count, total) == (2.0, 0.0)
+    assert 0.5 <= squares <= 2.0
+
+
+def test_rows_are_encoded_in_the_order_of_the_schema():
+    frame = pd.DataFrame({"c": ["b", "new", None], "n": [1, 2, 3]})
+    columns = (Column("n", "numeric"), Column("c", "categorical", ("a", "b")))
+    encoded = encode_columns(frame, columns)
+    np.testing.assert_array_equal(encoded, [[1, 1], [2, np.nan], [3, np.nan]])
+
+
+def test_a_column_of_nothing_but_gaps_is_encoded_as_gaps():
+    frame = pd.DataFrame({"n": [None, None], "c": [np.nan, np.nan]})
+    columns = (Column("n", "numeric"), Column("c", "categorical", ("a",)))
+    assert np.isnan(encode_columns(frame, columns)).all()
+
+
+def test_a_class_that_the_schema_does_not_know_is_refused_without_naming_it():
+    schema = Schema("target", "classification", (), classes=("x",))
+    with pytest.raises(DataError, match="a class that the schema does not know") as caught:
+        encode_target(people(labels="xy"), schema)
+    assert "'y'" not in str(caught.value)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotune.data.schema import Column, Schema
+from cotune.errors import DataError
+from cotune.party.rows import (
+    MOST_CODES,
+    MOST_ONE_HOT,
+    Rows,
+    dense_form,
+    fold_indices,
+    fraction_of,
+    open_rows,
+    trees_form,
+)
+from tests.parts import iris, people, problem_of
+
+
+@dataclass
+class Stated:
+    """As much of a problem as the choice of rows looks at."""
+
+    task: str = "classification"
+    folds: int = 2
+    seed: int = 0
+
+
+labels = st.lists(st.integers(0, 3), min_size=4, max_size=80).map(np.array)
+fractions = st.floats(0.01, 1.0)
+
+
+@given(labels, fractions, fractions, st.integers(0, 5), st.sampled_from(["classification", "r"]))
+def test_a_smaller_fraction_is_part_of_a_larger_one(y, one, other, seed, task):
+    problem = Stated(task=task, seed=seed)
+    small, large = (fraction_of(y, f, problem) for f in sorted((one, other)))
+    assert set(small) <= set(large)
+    assert len(small) == max(np.ceil(min(one, other) * len(y)), min(len(y), 4))
+    assert (np.diff(small) > 0).all()
+
+
+@given(labels, fractions, st.integers(0, 5))
+def test_a_fraction_has_the_classes_in_proportion(y, fraction, seed):
+    chosen = fraction_of(y, fraction, Stated(seed=seed))
+    share = len(chosen) / len(y)
+    for label in np.unique(y):
+        expected = share * (y == label).sum()
+        assert abs((y[chosen] == label).sum() - expected) <= len(np.unique(y)) / 2 + 0.5
+
+
+def test_another_seed_chooses_other_rows():
+    y = np.zeros(50, dtype=int)
+    one, other = (fraction_of(y, 0.5, Stated(seed=seed)).tolist() for seed in (0, 1))
+    assert one != other
+
+
+def test_every_row_is_tested_once_and_never_trained_on_then(tmp_path):
+    frame = iris()
+    rows = Rows(tmp_path / "rows", frame, problem_of(frame, folds=4))
+    splits = fold_indices(rows.folder, 1.0)
+    assert sorted(np.concatenate([test for _, test in splits])) == list(range(150))
+    assert not any(set(train) & set(test) for train, test in splits)
+
+
+def test_the_folds_of_a_fraction_lie_within_it(tmp_path):
+    frame = iris()
+    problem = problem_of(frame)
+    rows = Rows(tmp_path / "rows", frame, problem)
+    chosen = fraction_of(open_rows(rows.folder).y, 0.3, problem)
+    tested = np.concatenate([test for _, test in fold_indices(rows.folder, 0.3)])
+    assert sorted(tested) == chosen.tolist()
+
+
+def test_classes_with_fewer_rows_than_folds_still_give_folds(tmp_path):
+    frame = people(6, labels="x").assign(target=list("uvwxyz"))
+    rows = Rows(tmp_path / "rows", frame, problem_of(frame, people(), folds=3))
+    assert len(fold_indices(rows.folder, 1.0)) == 3
+
+
+def test_dense_rows_are_standardised_filled_and_one_hot():
+    columns = (
+        Column("n", "numeric", mean=2.0, scale=4.0),
+        Column("c", "categorical", ("a", "b", "z")),
+    )
+    codes = np.array([[6.0, 1.0], [np.nan, np.nan]])
+    dense = dense_form(codes, Schema("t", "classification", columns))
+    assert dense.tolist() == [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
+
+
+def test_very_wide_columns_are_narrowed_to_their_frequent_categories():
+    column = Column("c", "categorical", tuple(map(str, range(600))))
+    schema = Schema("t", "classification", (column,))
+    codes = np.array([[0.0], [400.0], [599.0], [np.nan]])
+    assert dense_form(codes, schema).shape == (4, MOST_ONE_HOT)
+    np.testing.assert_array_equal(
+        trees_form(codes, schema)[:, 0], [0, MOST_CODES - 1, MOST_CODES - 1, np.nan]
+    )
+
+
+def test_columns_in_another_order_give_the_same_rows(tmp_path):
+    frame = people()
+    problem = problem_of(frame, learners=("logistic_regression", "decision_tree"))
+    for form in ("codes", "dense"):
+        opened = []
+        for number, order in enumerate((list(frame), list(frame)[::-1])):
+            rows = Rows(tmp_path / f"{form}{number}", frame[order], problem)
+            rows.prepare(form)
+            opened.append(open_rows(rows.folder).features(form))
+        np.testing.assert_array_equal(*opened)
+
+
+def test_rows_that_were_refused_are_refused_again(tmp_path):
+    problem = problem_of(people(labels="xy"))
+    stranger = people(labels="xyz")
+    for _ in range(2):
+        with pytest.raises(DataError, match="class that the schema does not know"):
+            Rows(tmp_path / "rows", stranger, problem)
+
+
+def test_a_regression_keeps_its_numbers(tmp_path):
+    frame = pd.DataFrame({"a": range(10), "target": np.linspace(0, 1, 10)})
+    rows = Rows(tmp_path / "rows", frame, problem_of(frame))
+    np.testing.assert_array_equal(open_rows(rows.folder).y, frame["target"])

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import random
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotune.errors import CotuneError, Malformed
+from cotune.federation.wire import encode
+from cotune.party.tasks import (
+    REASONS,
+    TASKS,
+    Configuration,
+    Evaluate,
+    Evaluations,
+    Inspect,
+    Pair,
+    Pairs,
+    Search,
+    Term,
+)
+from cotune.problem import RESOLUTION
+from tests.parts import ask, iris, party_of, problem_of
+
+LOSS = Term(1, 0.0, 1.0, RESOLUTION, weighted=True)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10_000)), min_size=1, max_size=200))
+def test_a_weighted_sum_is_exact_and_does_not_depend_on_the_order_of_the_parties(told):
+    """Losses are rounded to a power of two, so that floating point adds them without error."""
+    products = [LOSS.rounded(np.array([loss]), "losses")[0] * weight for loss, weight in told]
+    shuffled = random.Random(0).sample(products, len(products))
+    in_steps = sum(round(product / RESOLUTION) for product in products)
+    assert sum(products) == sum(shuffled) == sum(reversed(products)) == in_steps * RESOLUTION
+
+
+@given(st.floats(0, 1))
+def test_rounding_moves_a_value_by_half_a_step_at_most_and_once(value):
+    once = LOSS.rounded(np.array([value]), "losses")
+    assert abs(once[0] - value) <= RESOLUTION / 2
+    assert LOSS.rounded(once, "losses") == once
+
+
+@given(st.floats())
+def test_a_value_is_held_if_it_lies_within_the_bounds(value):
+    inside = -RESOLUTION <= value <= 1 + RESOLUTION
+    assert LOSS.holds(np.array([value]), 1.0) == inside
+
+
+@pytest.mark.parametrize("values", [[np.nan], [np.inf], [-0.5], [1.5], [0.1, 0.2], []])
+def test_a_partys_own_term_out_of_its_bounds_is_an_error(values):
+    with pytest.raises(CotuneError, match="its bounds"):
+        LOSS.rounded(np.array(values), "losses")
+
+
+def test_every_task_says_what_it_discloses():
+    assert all(len(task.discloses) > 30 for task in TASKS)
+
+
+def test_a_task_without_terms_cannot_be_summed():
+    with pytest.raises(CotuneError, match="inspect has no terms to sum: use gather"):
+        Inspect(2).terms(None)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "log_loss"])
+def test_the_size_and_the_fits_of_a_reply_stay_below_what_was_foretold(tmp_path, metric):
+    problem = problem_of(iris(), metric=metric)
+    depths = range(1, 12)
+    task = Evaluate(tuple(Configuration("decision_tree", {"max_depth": d}) for d in depths))
+    party = party_of(iris(), tmp_path)
+    gathered = ask(party, task, problem)
+    assert gathered.cost.fits == task.most_fits(problem) == 33
+    for verb in ("gather", "sum"):
+        reply = ask(party, task, problem, verb=verb, round=2)
+        assert len(encode(reply)) <= task.most_bytes(problem)
+    search = Search("decision_tree", trials=7)
+    reply = ask(party, search, problem)
+    assert len(encode(reply)) <= search.most_bytes(problem)
+    assert reply.cost.fits <= search.most_fits(problem)
+
+
+def test_an_evaluation_counts_each_reason(tmp_path):
+    problem = problem_of(iris())
+    configurations = (
+        Configuration("decision_tree", {"max_depth": 2}),
+        Configuration("decision_tree", {"no_such": 2}),
+    )
+    reply = ask(party_of(iris(), tmp_path), Evaluate(configurations), problem)
+    told = msgspec.msgpack.decode(reply.body, type=Evaluations)
+    assert told.failed == [0, 0, 0, 0, 1, 0, 0, 0]
+    assert len(told.failed) == 2 * len(REASONS)
+    assert told.losses[1] == 1.0
+
+
+@pytest.mark.parametrize("losses", [[np.nan], [np.inf], [], [0.1, 0.2]])
+def test_a_gathered_reply_must_fit_its_task(losses):
+    task = Evaluate((Configuration("decision_tree", {}),))
+    with pytest.raises(Malformed):
+        task.check(Evaluations(losses, [1], [0.0], [0, 0, 0, 0]))
+
+
+def test_a_gathered_search_must_tell_finite_losses():
+    with pytest.raises(Malformed, match="not a number"):
+        Search("decision_tree", 1).check(Pairs((Pair({}, float("nan")),), 1.0))
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_gathered_search_must_tell_a_weight_that_counts(weight):
+    with pytest.raises(Malformed, match="weight is not a number above 0"):
+        Search("decision_tree", 1).check(Pairs((Pair({}, 0.5),), weight))

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import cotune
+from cotune.errors import UsageError
+from cotune.learners import register_learner
+from cotune.outcome import Outcome
+from cotune.party.tasks import Inspect
+from tests.parts import Raising, diabetes, federation_of, iris, parts
+
+LEARNERS = ["decision_tree", "logistic_regression"]
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    with federation_of(parts(iris(90))) as federation:
+        return cotune.tune(federation, learners=LEARNERS, trials=3, folds=2, metric="accuracy")
+
+
+def test_the_best_is_the_trial_of_least_loss_and_the_earliest_of_equals(outcome):
+    least = min(trial.loss for trial in outcome.trials)
+    first = next(trial for trial in outcome.trials if trial.loss == least)
+    assert outcome.best is first
+    assert outcome.best_loss == least
+    assert outcome.best_value == 1 - least
+    assert (outcome.best_learner, outcome.best_params) == (first.learner, first.params)
+
+
+def test_an_error_is_shown_as_it_is():
+    with federation_of(parts(diabetes())) as federation:
+        outcome = cotune.tune(federation, "defaults", learners=["decision_tree"], folds=2)
+    assert outcome.best_value == outcome.best_loss > 1
+    assert outcome.leaderboard().loc[0, "rmse"] == outcome.best_value
+
+
+def test_the_leaderboard_has_the_best_first_and_the_cost_in_every_row(outcome):
+    board = outcome.leaderboard()
+    assert list(board.columns) == [
+        *("learner", "accuracy", "trials", "failed", "rounds", "bytes_up", "bytes_down"),
+        *("fits", "cpu_seconds", "params"),
+    ]
+    assert board["accuracy"].is_monotonic_decreasing
+    assert set(board["learner"]) == set(LEARNERS)
+    assert board.loc[0, "learner"] == outcome.best_learner
+    assert board.loc[0, "params"] == outcome.best_params
+    assert board["fits"].sum() == outcome.ledger.fits == 2 * 3 * 2 * 3
+    assert board["cpu_seconds"].sum() == pytest.approx(outcome.ledger.cpu_seconds, abs=1e-3)
+    assert (board["rounds"] == 5).all()
+    assert (board["bytes_up"] == outcome.ledger.bytes_up).all()
+
+
+def test_trials_come_as_a_table_in_their_order(outcome):
+    table = outcome.trials_dataframe()
+    assert table["number"].tolist() == list(range(6))
+    assert table["learner"].tolist() == LEARNERS * 3
+    assert (table["value"] == 1 - table["loss"]).all()
+    assert {"params_max_depth", "params_C", "parties", "fits", "cpu_seconds"} <= set(table.columns)
+
+
+def test_failed_trials_are_counted_and_their_reason_is_shown(registry):
+    register_learner(Raising())
+    with federation_of(parts(iris(90))) as federation:
+        outcome = cotune.tune(
+            federation, "defaults", learners=["raising", "decision_tree"], folds=2
+        )
+    assert outcome.best_learner == "decision_tree"
+    assert outcome.leaderboard()["failed"].tolist() == [0, 1]
+    assert outcome.trials_dataframe()["failed"].tolist() == ["3 x the fit raised an error", ""]
+
+
+def test_the_summary_has_the_figures_that_scripts_read(outcome):
+    summary = outcome.summary()
+    assert json.loads(json.dumps(summary)) == summary
+    assert set(summary) >= {
+        *("method", "learner", "params", "loss", "metric", "value", "parties", "rounds"),
+        *("bytes_up", "bytes_down", "fits", "cpu_seconds", "seconds", "disclosed", "run"),
+    }
+    assert summary["parties"] == 3
+    assert [sentence.partition(":")[0] for sentence in summary["disclosed"]] == [
+        "inspect",
+        "measure",
+        "evaluate",
+    ]
+    assert Inspect.discloses in summary["disclosed"][0]
+
+
+def test_an_outcome_is_read_back_as_it_was_saved(outcome, tmp_path):
+    path = tmp_path / "outcome.json"
+    outcome.save(path)
+    read = Outcome.load(path)
+    assert read.trials == outcome.trials
+    assert read.summary() == outcome.summary()
+    assert read.problem.digest == outcome.problem.digest
+    assert read.leaderboard().equals(outcome.leaderboard())
+    read.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+
+
+def test_an_outcome_holds_no_partys_replies(outcome, tmp_path):
+    assert any(entry.replies for entry in outcome.rounds)
+    outcome.save(tmp_path / "outcome.json")
+    written = json.loads((tmp_path / "outcome.json").read_text())
+    assert all(not entry["replies"] and not entry["total"] for entry in written["rounds"])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff"])
+def test_a_file_that_is_no_outcome_is_an_error_of_one_line(tmp_path, content):
+    path = tmp_path / "outcome.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"there is no outcome in .*: is the run finished"):
+        Outcome.load(path)

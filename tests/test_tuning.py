@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+
+import numpy as np
+import pytest
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.tree import DecisionTreeClassifier
+
+import cotune
+from cotune.errors import DataError, FederationError, UsageError
+from cotune.federation.wire import Refusal, encode
+from cotune.learners import register_learner
+from cotune.party.tasks import REASONS
+from tests.parts import (
+    Counting,
+    Exiting,
+    Raising,
+    diabetes,
+    federation_of,
+    iris,
+    parts,
+    people,
+    threads,
+    unreliable,
+)
+
+TABLES = parts(iris())
+LEARNERS = ["decision_tree", "logistic_regression"]
+QUICK = {"learners": LEARNERS, "trials": 4, "folds": 2}
+
+
+def simulate(frame, **options):
+    return cotune.simulate(frame, executor=threads(), **options)
+
+
+def told(outcome):
+    """Everything of an outcome that a second run must give again, bit for bit."""
+    trials = [(t.learner, t.params, t.loss, t.parties, t.fits, t.reasons) for t in outcome.trials]
+    rounds = [
+        (r.number, r.task, r.asked, r.bytes_up, r.bytes_down, r.cost.fits, encode(r.failures))
+        for r in outcome.rounds
+    ]
+    return outcome.problem.digest, trials, rounds, outcome.best_params, outcome.ended
+
+
+# What comes out
+
+
+@pytest.mark.parametrize("weights", ["rows", "equal"])
+def test_the_loss_is_what_cross_val_score_gives_at_each_party(weights):
+    tables = {"large": iris().head(100), "small": iris().tail(50)}
+    with federation_of(tables) as federation:
+        outcome = cotune.tune(
+            federation,
+            "defaults",
+            learners=["decision_tree"],
+            metric="accuracy",
+            folds=4,
+            weights=weights,
+            seed=5,
+        )
+    folds = StratifiedKFold(4, shuffle=True, random_state=5)
+    tree = DecisionTreeClassifier(random_state=5)
+    values = [
+        cross_val_score(tree, frame.drop(columns="target"), frame["target"], cv=folds).mean()
+        for frame in tables.values()
+    ]
+    expected = np.average(values, weights=[100, 50] if weights == "rows" else None)
+    assert outcome.best_value == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_same_run_gives_the_same_outcome():
+    outcomes = []
+    for _ in range(2):
+        with simulate(people(90), split="dirichlet:1.0") as federation:
+            outcomes.append(cotune.tune(federation, **QUICK))
+    assert told(outcomes[0]) == told(outcomes[1])
+
+
+def test_worker_processes_give_the_same_losses_as_a_thread(pool):
+    outcomes = []
+    for executor in (pool, threads()):
+        with cotune.simulate(people(90), executor=executor) as federation:
+            outcomes.append(cotune.tune(federation, **QUICK))
+    assert told(outcomes[0]) == told(outcomes[1])
+
+
+def test_an_executor_of_dask_gives_the_same_losses(pool, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    with cotune.simulate(iris(), executor=pool) as federation:
+        expected = told(cotune.tune(federation, **QUICK))
+    with (
+        distributed.Client(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            local_directory=tmp_path,
+            timeout=60,
+        ) as client,
+        cotune.simulate(iris(), executor=client.get_executor(), timeout=60) as federation,
+    ):
+        assert told(cotune.tune(federation, **QUICK)) == expected
+
+
+def test_one_party_is_a_federation_too():
+    with federation_of(parts(people(), 1)) as federation:
+        assert cotune.tune(federation, **QUICK).trials[0].parties == 1
+
+
+def test_parties_may_lack_classes_and_categories_and_order_their_columns_as_they_like():
+    tables = {
+        "a": people(40, seed=1, cities="ab", labels="x"),
+        "b": people(40, seed=2, cities="bc", labels="yz")[["target", "city", "rare", "age"]],
+        "c": people(40, seed=3, cities="d", labels="xz").assign(rare=np.nan),
+    }
+    for metric in ("balanced_accuracy", "log_loss", "roc_auc"):
+        with federation_of(tables) as federation:
+            outcome = cotune.tune(federation, **QUICK, metric=metric)
+        assert all(not trial.reasons for trial in outcome.trials)
+        assert all(trial.parties == 3 for trial in outcome.trials)
+
+
+def test_regression_is_tuned_in_the_targets_unit():
+    with federation_of(parts(diabetes())) as federation:
+        outcome = cotune.tune(federation, learners=["decision_tree"], trials=5, folds=3)
+    assert outcome.problem.metric_name == "rmse"
+    assert 40 < outcome.best_value < 90
+
+
+def test_a_learner_may_be_named_without_a_list():
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(federation, "defaults", learners="decision_tree", folds=2)
+    assert outcome.best_learner == "decision_tree"
+
+
+def test_two_runs_on_one_federation_do_not_disturb_each_other():
+    with federation_of(TABLES) as federation:
+        first, other, again = (cotune.tune(federation, **QUICK, seed=seed) for seed in (0, 1, 0))
+    assert told(first) == told(again)
+    assert told(first) != told(other)
+
+
+def test_a_fit_that_ends_its_process_is_a_failed_trial_not_a_crash(registry):
+    register_learner(Exiting())
+    with cotune.simulate(iris(60), parties=1, processes=1) as federation:
+        outcome = cotune.tune(
+            federation, learners=["exiting"], trials=1, folds=2, fixed={"exiting": {"depth": 1}}
+        )
+    assert outcome.trials[0].reasons == {REASONS[3]: 1}
+    assert outcome.best_loss == 1.0
+
+
+# Parties that fail
+
+
+def test_a_party_that_is_absent_for_a_while_is_missed_only_then():
+    def change(call, name, reply):
+        late = name == "party-2" and call == 4
+        return Refusal("timeout", "no reply within 5 seconds") if late else reply
+
+    with unreliable(TABLES, change) as federation:
+        outcome = cotune.tune(federation, learners=["decision_tree"], trials=5, folds=2)
+    assert [trial.parties for trial in outcome.trials] == [3, 2, 2, 3, 3]
+    assert [(f.round, f.party, f.code) for f in outcome.ledger.failures] == [
+        (4, "party-2", "timeout")
+    ]
+
+
+def test_a_run_that_loses_its_quorum_can_be_resumed(tmp_path):
+    def change(call, name, reply):
+        return Refusal("lost", "the connection broke") if call >= 5 else reply
+
+    with (
+        unreliable(TABLES, change) as federation,
+        pytest.raises(FederationError, match="0 of 3 parties answered"),
+    ):
+        cotune.tune(federation, **QUICK, run=tmp_path / "run")
+    with federation_of(TABLES) as federation:
+        resumed = cotune.resume(tmp_path / "run", federation)
+        whole = cotune.tune(federation, **QUICK)
+    assert told(resumed) == told(whole)
+
+
+# Budgets
+
+
+@pytest.mark.parametrize("rounds", [3, 4, 6])
+def test_rounds_stay_within_the_budget(rounds):
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(federation, **QUICK, rounds=rounds)
+    assert outcome.ledger.rounds == rounds
+    assert ("rounds is spent" in outcome.ended) == (rounds < 6)
+
+
+@pytest.mark.parametrize("fits", [12, 30, 47, 48])
+def test_fits_stay_within_the_budget(fits):
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(federation, **QUICK, fits=fits)
+    assert outcome.ledger.fits == fits // 12 * 12
+    assert (outcome.ended == "finished") == (fits == 48)
+
+
+@pytest.mark.parametrize("limit", [12_000, 14_000])
+def test_bytes_stay_within_the_budget(limit):
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(federation, **(QUICK | {"trials": 40}), bytes=limit)
+    assert outcome.ledger.bytes_up + outcome.ledger.bytes_down <= limit
+    assert outcome.ended == f"the next round could exceed the budget of {limit} bytes"
+
+
+def test_seconds_stay_within_the_budget():
+    began = time.monotonic()
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(federation, learners=LEARNERS, folds=2, trials=10_000, seconds=1.5)
+    assert outcome.ledger.seconds <= 1.5
+    assert time.monotonic() - began < 5
+    assert "seconds is spent" in outcome.ended
+
+
+@pytest.mark.parametrize("trials", [1, 3])
+def test_trials_are_counted_per_learner(trials):
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(federation, **(QUICK | {"trials": trials}))
+    assert len(outcome.trials) == 2 * trials
+
+
+@pytest.mark.parametrize("budget", [{"rounds": 2}, {"fits": 1}, {"bytes": 500}])
+def test_a_budget_that_allows_nothing_is_said_to_be_too_small(budget):
+    with (
+        federation_of(TABLES) as federation,
+        pytest.raises(FederationError, match=r"nothing was evaluated: .*larger budget"),
+    ):
+        cotune.tune(federation, **QUICK, **budget)
+
+
+# Resuming
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run on files, and its outcome."""
+    folder = tmp_path_factory.mktemp("finished")
+    people(90).to_csv(folder / "people.csv", index=False)
+    with simulate(folder / "people.csv", split="dirichlet:1.0") as federation:
+        outcome = cotune.tune(federation, **QUICK, run=folder / "run")
+    return folder / "run", outcome
+
+
+def cut(run, copy, rounds):
+    """A copy of the run as if it had been killed after so many rounds."""
+    shutil.copytree(run, copy)
+    (copy / "outcome.json").unlink()
+    with sqlite3.connect(copy / "journal.sqlite") as database:
+        database.execute("DELETE FROM rounds WHERE number > ?", (rounds,))
+
+
+@pytest.mark.parametrize("rounds", range(7))
+def test_a_run_killed_after_any_round_resumes_to_the_same_outcome(finished, tmp_path, rounds):
+    run, outcome = finished
+    cut(run, tmp_path / "run", rounds)
+    with simulate(run.parent / "people.csv", split="dirichlet:1.0") as federation:
+        resumed = cotune.resume(tmp_path / "run", federation)
+    assert told(resumed) == told(outcome)
+    kept = list(zip(resumed.rounds, outcome.rounds, strict=True))[:rounds]
+    assert all(encode(one) == encode(other) for one, other in kept)
+
+
+def test_a_simulation_on_files_is_resumed_without_being_given_again(finished, tmp_path):
+    run, outcome = finished
+    cut(run, tmp_path / "run", 4)
+    assert told(cotune.resume(tmp_path / "run")) == told(outcome)
+
+
+def test_finished_rounds_are_not_fitted_again(finished, tmp_path, registry):
+    counting = Counting()
+    register_learner(counting)
+    settings = {"learners": ["counting"], "folds": 2, "trials": 5}
+    with federation_of(TABLES) as federation:
+        cotune.tune(federation, **settings, run=tmp_path / "run")
+        cut(tmp_path / "run", tmp_path / "cut", 5)
+        before = len(counting.fits)
+        cotune.resume(tmp_path / "cut", federation)
+    assert len(counting.fits) == before, "the party remembers what it fitted for this run"
+
+
+def test_failed_fits_cost_the_same_in_a_resumed_run(tmp_path, registry):
+    register_learner(Raising())
+    settings = {"learners": ["raising"], "folds": 4, "trials": 4, "fits": 40}
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(federation, **settings, run=tmp_path / "run")
+    cut(tmp_path / "run", tmp_path / "cut", 4)
+    with federation_of(TABLES) as federation:
+        resumed = cotune.resume(tmp_path / "cut", federation)
+    assert told(resumed) == told(outcome)
+    assert outcome.trials[0].fits == 12
+
+
+def test_parties_that_were_killed_too_do_not_fit_again(tmp_path, registry):
+    counting = Counting()
+    register_learner(counting)
+    settings = {"learners": ["counting"], "folds": 2, "trials": 5}
+    with federation_of(TABLES, state=tmp_path / "state") as federation:
+        outcome = cotune.tune(federation, **settings, run=tmp_path / "run")
+    cut(tmp_path / "run", tmp_path / "cut", 2)
+    before = len(counting.fits)
+    with federation_of(TABLES, state=tmp_path / "state") as federation:
+        resumed = cotune.resume(tmp_path / "cut", federation)
+    assert len(counting.fits) == before
+    assert resumed.ledger.fits == outcome.ledger.fits == before
+    assert resumed.ledger.cpu_seconds == outcome.ledger.cpu_seconds
+
+
+def test_a_finished_run_is_read_not_run(finished):
+    run, outcome = finished
+    assert told(cotune.resume(run)) == told(outcome)
+
+
+def test_changed_rows_are_refused_and_leave_the_run_as_it_was(finished, tmp_path):
+    run, outcome = finished
+    cut(run, tmp_path / "run", 3)
+    with (
+        simulate(people(90, seed=1), split="dirichlet:1.0") as other,
+        pytest.raises(DataError, match="not those that the run was started with"),
+    ):
+        cotune.resume(tmp_path / "run", other)
+    with simulate(run.parent / "people.csv", split="dirichlet:1.0") as same:
+        assert told(cotune.resume(tmp_path / "run", same)) == told(outcome)
+
+
+def test_a_budget_holds_over_an_interruption(tmp_path):
+    with federation_of(TABLES) as federation:
+        whole = cotune.tune(federation, **QUICK, fits=36, run=tmp_path / "run")
+        cut(tmp_path / "run", tmp_path / "cut", 3)
+        resumed = cotune.resume(tmp_path / "cut", federation)
+    assert resumed.ledger.fits == whole.ledger.fits == 36
+
+
+def test_a_folder_with_a_run_is_not_written_over(finished):
+    run, _ = finished
+    with (
+        federation_of(TABLES) as federation,
+        pytest.raises(UsageError, match="holds a run already"),
+    ):
+        cotune.tune(federation, **QUICK, run=run)
+
+
+def test_wrong_arguments_leave_no_folder(tmp_path):
+    with federation_of(TABLES) as federation, pytest.raises(UsageError, match="unknown learner"):
+        cotune.tune(federation, learners=["no_such"], run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
