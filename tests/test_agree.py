@@ -98,9 +98,11 @@ def test_columns_that_are_dropped_are_not_in_the_schema():
 
 
 def test_a_column_to_drop_that_nobody_has_is_a_typing_error():
-    with federation_of(a=people(), b=people()) as federation:
-        with pytest.raises(DataError, match="no party has a column 'ctiy'"):
-            agree(federation, folds=2, task=None, drop=("ctiy",))
+    with (
+        federation_of({"a": people(), "b": people()}) as federation,
+        pytest.raises(DataError, match="no party has a column 'ctiy'"),
+    ):
+        agree(federation, folds=2, task=None, drop=("ctiy",))
 
 
 def test_one_party_with_many_values_makes_it_a_regression_for_all():
