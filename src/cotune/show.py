@@ -1,0 +1,273 @@
+"""Outcomes, comparisons and runs as tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from cotune.federation.ledger import Failure, Ledger
+    from cotune.outcome import Outcome
+
+#: More failures than this are counted, not listed.
+MOST_FAILURES = 10
+#: Columns for the names of facts, the longest being "ended early".
+MARGIN = 11
+
+
+def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
+    """The learners, the best configuration, what it cost and what it disclosed."""
+    console = console or _console()
+    console.print("", _headline(outcome), "", _leaderboard(outcome), "", sep="\n")
+    facts = _Facts()
+    facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
+    facts.add("cost", cost_line(outcome.ledger))
+    facts.add("disclosed", _bullets(outcome.ledger.disclosed))
+    if outcome.ended != "finished":
+        facts.add("ended early", outcome.ended)
+    console.print(facts.table)
+    if outcome.run is not None:
+        _print_unbroken(console, "run", outcome.run)
+    _show_failures(console, outcome.ledger.failures)
+
+
+def show_comparison(
+    outcomes: Sequence[Outcome], run: str | None = None, console: Console | None = None
+) -> None:
+    """One row per method, the best first, with the full price of each."""
+    console = console or _console()
+    ranked = sorted(outcomes, key=lambda outcome: outcome.best_loss)
+    metric = ranked[0].problem.metric_name.replace("_", "\n")
+    costs = ("rounds", "kB\nup", "kB\ndown", "fits", "CPU\ns", "s")
+    table = _table("method", "learner", numbers=(metric, *costs))
+    for outcome in ranked:
+        ledger = outcome.ledger
+        table.add_row(
+            escape(outcome.method),
+            escape(outcome.best_learner),
+            figure(outcome.best_value),
+            str(ledger.rounds),
+            f"{ledger.bytes_up / 1000:.1f}",
+            f"{ledger.bytes_down / 1000:.1f}",
+            str(ledger.fits),
+            f"{ledger.cpu_seconds:.1f}",
+            f"{ledger.seconds:.1f}",
+        )
+    facts = _Facts()
+    facts.add("disclosed", _bullets(_disclosed_by(ranked)))
+    for outcome in ranked:
+        if outcome.ended != "finished":
+            facts.add("ended early", f"{outcome.method}: {outcome.ended}")
+    console.print("", table, "", facts.table, sep="\n")
+    if run is not None:
+        _print_unbroken(console, "run", run)
+
+
+def show_trials(outcome: Outcome, console: Console | None = None) -> None:
+    """Every trial in the order of the run."""
+    table = _table("trial", "learner", "configuration", numbers=("value", "fits", "CPU s"))
+    for number, trial in enumerate(outcome.trials):
+        params = ", ".join(f"{name} {_written(value)}" for name, value in trial.params.items())
+        reasons = "".join(f"; failed: {reason}" for reason in trial.reasons)
+        table.add_row(
+            str(number),
+            escape(trial.learner),
+            escape(params + reasons),
+            figure(outcome.problem.metric.value(trial.loss)),
+            str(trial.fits),
+            f"{trial.cpu_seconds:.1f}",
+        )
+    (console or _console()).print(table)
+
+
+def show_runs(
+    rows: Iterable[Mapping[str, Any]], root: Path, console: Console | None = None
+) -> None:
+    """A table of the runs below `root`, as `cotune runs` lists them."""
+    console = console or _console()
+    table = _table("run", "method", "data", "state", "best", "began")
+    table.columns[4].justify = "right"
+    for row in rows:
+        table.add_row(
+            escape(_folded(os.path.relpath(row["run"], root), console.width - 59)),
+            escape(row["method"] or ""),
+            escape((row["data"] or "").removeprefix("sklearn:")),
+            _state(row).replace(", ", "\n"),
+            "" if row["value"] is None else figure(row["value"]),
+            (row["began"] or "")[5:16].replace("T", " "),
+        )
+    console.print(table)
+
+
+def show_unfinished(row: Mapping[str, Any], console: Console | None = None) -> None:
+    """The state of a run that has no outcome yet, and how to get one."""
+    console = console or _console()
+    for name in ("method", "data", "began"):
+        _print_unbroken(console, name, str(row[name] or "unknown"))
+    _print_unbroken(console, "state", _state(row))
+    _print_unbroken(console, "run", row["run"])
+    if row["state"] == "interrupted":
+        _print_unbroken(console, "go on with", f"cotune resume {row['run']}")
+
+
+def cost_line(ledger: Ledger) -> str:
+    """All that a run spent, in one line."""
+    return (
+        f"{_counted(ledger.rounds, 'round')}, {human_bytes(ledger.bytes_up)} up, "
+        f"{human_bytes(ledger.bytes_down)} down, {ledger.fits} fits, "
+        f"{ledger.cpu_seconds:.1f} CPU s, {ledger.seconds:.1f} s"
+    )
+
+
+def human_bytes(count: int) -> str:
+    """A size in the unit that keeps it short.
+
+    >>> human_bytes(999), human_bytes(3207), human_bytes(12_000_000)
+    ('999 B', '3.2 kB', '12.0 MB')
+    """
+    size, units = float(count), iter(("B", "kB", "MB", "GB"))
+    unit = next(units)
+    while size >= 999.95 and unit != "GB":
+        size, unit = size / 1000, next(units)
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def figure(value: float) -> str:
+    """A metric's value with four decimals, or four digits where those would say nothing.
+
+    >>> figure(0.95432), figure(54.2), figure(0.0000123), figure(123456.7)
+    ('0.9543', '54.2000', '1.23e-05', '1.235e+05')
+    """
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.4g}"
+
+
+class _Facts:
+    """Names at the left, what is to be said of them at the right."""
+
+    def __init__(self) -> None:
+        self.table = Table.grid(padding=(0, 2, 0, 0))
+        self.table.add_column(style="bold", no_wrap=True, width=MARGIN)
+        self.table.add_column(overflow="fold")
+
+    def add(self, name: str, said: RenderableType) -> None:
+        self.table.add_row(name, escape(said) if isinstance(said, str) else said)
+
+
+def _print_unbroken(console: Console, name: str, line: str) -> None:
+    """A fact that is copied and pasted, so that it must not be folded."""
+    console.print(f"[bold]{name:<{MARGIN}}[/bold]  {escape(line)}", soft_wrap=True)
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _table(*texts: str, numbers: Sequence[str] = ()) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False,
+        header_style="bold",
+    )  # fmt: skip
+    for name in texts:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _headline(outcome: Outcome) -> str:
+    problem = outcome.problem
+    best = f"[bold]{_words(problem.metric_name)} {figure(outcome.best_value)}[/bold]"
+    parties = _counted(len(outcome.parties), "party", "parties")
+    how = f"{outcome.method} over {parties}, {_counted(len(outcome.trials), 'trial')}"
+    return f"{best} by {escape(outcome.best_learner)} ({escape(how)})"
+
+
+def _leaderboard(outcome: Outcome) -> Table:
+    metric = outcome.problem.metric_name
+    table = _table("learner", numbers=(_words(metric), "trials", "failed", "fits", "CPU s"))
+    for row in outcome.leaderboard().to_dict("records"):
+        table.add_row(
+            escape(row["learner"]),
+            figure(row[metric]),
+            str(row["trials"]),
+            str(row["failed"]),
+            str(row["fits"]),
+            f"{row['cpu_seconds']:.1f}",
+        )
+    return table
+
+
+def _configuration(params: Mapping[str, Any]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in params.items():
+        table.add_row(escape(name), escape(_written(value)))
+    return table
+
+
+def _bullets(sentences: Iterable[str]) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for sentence in sentences:
+        table.add_row("-", escape(sentence))
+    return table
+
+
+def _disclosed_by(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the methods disclosed; the ones that did are named where others did not."""
+    by: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for sentence in outcome.ledger.disclosed:
+            by.setdefault(sentence, []).append(outcome.method)
+    return [
+        sentence if len(methods) == len(outcomes) else f"{', '.join(methods)} only: {sentence}"
+        for sentence, methods in by.items()
+    ]
+
+
+def _show_failures(console: Console, failures: Sequence[Failure]) -> None:
+    if not failures:
+        return
+    table = _table("round", "party", "code", "what it said")
+    for failure in failures[:MOST_FAILURES]:
+        table.add_row(
+            str(failure.round), escape(failure.party), failure.code, escape(failure.sentence)
+        )
+    console.print("[bold]parties that failed[/bold]", table)
+    if len(failures) > MOST_FAILURES:
+        console.print(f"and {len(failures) - MOST_FAILURES} more; --json lists them all")
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    if row["state"] in ("interrupted", "running"):
+        return f"{row['state']}, {_counted(row['rounds'], 'round')}"
+    return str(row["state"])
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _folded(name: str, width: int) -> str:
+    """A long name over several lines, broken after a hyphen or a slash.
+
+    >>> _folded("20250131-120000-digits-dash", 20).splitlines()
+    ['20250131-120000-', 'digits-dash']
+    """
+    parts = re.sub(r"(?<=[-/])", " ", name)
+    return "\n".join(line.replace(" ", "") for line in wrap(parts, max(width, 20)))
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _written(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

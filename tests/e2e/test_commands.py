@@ -1,0 +1,243 @@
+"""Commands as users run them: real processes that are killed, starved and interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+COTUNE = (sys.executable, "-m", "cotune.cli")
+TUNING = ("sklearn:iris", "--learner", "decision_tree", "--trials", "30", "--folds", "3")
+#: Keys that may differ between two runs of the same seed.
+OWN = {"run", "seconds", "cpu_seconds"}
+PATIENCE = 60.0
+
+
+class Workplace:
+    """A folder to work in, with temporary files and processes that can be told from others'."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir(parents=True)
+        self.environment = os.environ | {
+            "TMPDIR": str(self.scratch),
+            "COTUNE_TEST": str(folder),
+            "COTUNE_DEBUG": "",
+        }
+
+    def start(self, *arguments: str, **options) -> subprocess.Popen[str]:
+        """Start cotune in a process group of its own, as a terminal does."""
+        return subprocess.Popen(
+            [*COTUNE, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def run(self, *arguments: str, code: int = 0, **options) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, **options)
+        stdout, stderr = process.communicate(timeout=PATIENCE)
+        assert process.returncode == code, stderr
+        return subprocess.CompletedProcess(arguments, code, stdout, stderr)
+
+    def json(self, *arguments: str) -> dict:
+        stdout = self.run(*arguments, "--json", "--quiet").stdout
+        assert stdout.count("\n") == 1
+        return json.loads(stdout)
+
+    def start_and_wait(self, *arguments: str, run: str, rounds: int) -> subprocess.Popen[str]:
+        """Start cotune and return once its run has finished that many rounds."""
+        process = self.start(*arguments)
+        until(lambda: process.poll() is not None or self.rounds(run) >= rounds)
+        assert process.poll() is None, process.communicate()
+        return process
+
+    def rounds(self, run: str) -> int:
+        path = self.folder / run / "journal.sqlite"
+        if not path.exists():
+            return 0
+        try:
+            with sqlite3.connect(path, timeout=0.1) as journal:
+                return journal.execute("SELECT COUNT(*) FROM rounds").fetchone()[0]
+        except sqlite3.Error:
+            return 0
+
+    def left_behind(self) -> list[str]:
+        """Processes and folders of the workplace that still exist."""
+        folders = [str(path) for path in self.scratch.glob("cotune-*")]
+        return folders + [str(pid) for pid in self._processes()]
+
+    def _processes(self) -> Iterator[int]:
+        mark = f"COTUNE_TEST={self.folder}".encode()
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in environ.read_bytes().split(b"\0"):
+                    yield int(environ.parent.name)
+            except OSError:  # ended meanwhile, or another user's
+                continue
+
+
+def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def comparable(summary: dict) -> dict:
+    return {key: value for key, value in summary.items() if key not in OWN}
+
+
+@pytest.fixture
+def place(tmp_path) -> Workplace:
+    return Workplace(tmp_path / "place")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[Workplace, dict]:
+    """A run that nothing disturbed, in the folder `whole`."""
+    place = Workplace(tmp_path_factory.mktemp("whole") / "place")
+    return place, place.json("tune", *TUNING, "--run", "whole")
+
+
+def test_help_answers_at_once(place):
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        place.run("--help")
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 0.5
+
+
+def test_tune_prints_one_json_object_with_all_that_was_promised(whole):
+    _, summary = whole
+    promised = """method learner params loss metric value parties rounds bytes_up bytes_down fits
+        cpu_seconds seconds disclosed run"""
+    assert set(promised.split()) <= set(summary)
+    assert summary["parties"] == 3
+    assert summary["rounds"] == 32
+    assert summary["value"] == pytest.approx(1 - summary["loss"])
+
+
+def test_a_run_leaves_no_process_and_no_scratch(whole):
+    place, _ = whole
+    until(lambda: not place.left_behind(), 10)
+
+
+def test_runs_and_show_tell_of_the_run(whole):
+    place, summary = whole
+    (listed,) = json.loads(place.run("runs", ".", "--json").stdout)
+    assert (listed["run"], listed["state"], listed["value"]) == (
+        "whole",
+        "finished",
+        summary["value"],
+    )
+    assert json.loads(place.run("show", "whole", "--json").stdout) == summary
+    assert "decision_tree" in place.run("show", "whole").stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error(whole):
+    place, _ = whole
+    process = place.start("show", "whole", "--trials")
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.wait(PATIENCE)
+
+
+def test_a_killed_run_leaves_nothing_behind_and_resumes_to_the_same_outcome(place, whole):
+    process = place.start_and_wait("tune", *TUNING, "--run", "killed", run="killed", rounds=5)
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    assert not (place.folder / "killed/outcome.json").exists()
+    until(lambda: not place.left_behind(), 15)
+    assert "cotune resume killed" in place.run("show", "killed").stdout
+    assert comparable(place.json("resume", "killed")) == comparable(whole[1])
+
+
+def test_ctrl_c_says_how_to_go_on_and_the_run_can(place, whole):
+    # After two rounds the workers are starting.
+    process = place.start_and_wait("tune", *TUNING, "--run", "stopped", run="stopped", rounds=2)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, stdout) == (130, ""), stderr
+    _, last = stderr.splitlines()
+    assert "`cotune resume stopped`" in last
+    until(lambda: not place.left_behind(), 10)
+    assert comparable(place.json("resume", "stopped")) == comparable(whole[1])
+
+
+def test_sigterm_ends_a_run_like_ctrl_c(place):
+    arguments = ("tune", *TUNING, "--run", "ended", "--quiet")
+    process = place.start_and_wait(*arguments, run="ended", rounds=3)
+    process.terminate()
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143
+    assert stderr.count("\n") == 1
+    assert "`cotune resume ended`" in stderr
+
+
+def test_a_killed_comparison_resumes_and_its_methods_know_nothing_of_each_other(place, whole):
+    methods = ("--method", "defaults", "--method", "dash")
+    process = place.start("compare", *TUNING, *methods, "--run", "both")
+    until((place.folder / "both/defaults/outcome.json").exists)
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    assert "did not end yet" in place.run("show", "both").stderr
+    result = place.json("resume", "both")
+    assert (result["data"], result["run"]) == (["sklearn:iris"], "both")
+    defaults, dash = result["methods"]
+    assert defaults["method"] == "defaults"
+    assert comparable(dash) == comparable(whole[1])
+
+
+def _limited_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[bool]:
+    """A file system of 40 kB in `folder`, where mounting is permitted."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "cotune-test", str(folder)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, timeout=10).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=10)
+
+
+def test_a_full_disk_is_one_line_that_names_the_fix(place):
+    """A real small disk where that is permitted, a limit on the size of files elsewhere."""
+    (place.folder / "disk").mkdir()
+    with _small_disk(place.folder / "disk") as mounted:
+        limit = {} if mounted else {"preexec_fn": _limited_files}
+        arguments = ("tune", *TUNING, "--trials", "400", "--run", "disk/run", "--quiet")
+        stderr = place.run(*arguments, code=4, **limit).stderr
+    assert stderr.count("\n") == 1
+    assert "free disk space" in stderr
+    assert "cotune resume disk/run" in stderr
+
+
+def test_a_run_that_met_a_limit_goes_on_once_it_is_lifted(place, whole):
+    arguments = ("tune", *TUNING, "--run", "full", "--quiet")
+    stderr = place.run(*arguments, code=4, preexec_fn=_limited_files).stderr
+    assert "Traceback" not in stderr
+    assert comparable(place.json("resume", "full")) == comparable(whole[1])

@@ -1,0 +1,409 @@
+"""The command line: what it accepts, how it refuses, what it says."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import click
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+import cotune
+from cotune import cli as command_line
+from cotune.cli import Plan, Stopped, cli
+from tests.parts import iris
+
+QUICK = ("--learner", "decision_tree", "--trials", "2", "--folds", "3", "--processes", "1")
+COMMANDS = list(cli.commands)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty working directory with a small file in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COTUNE_DEBUG", raising=False)
+    iris(60).to_csv("iris.csv", index=False)
+    return tmp_path
+
+
+@pytest.fixture
+def no_work(monkeypatch) -> list[tuple[Plan, str, Path]]:
+    """Notes the runs that would be started, and starts none."""
+    started: list[tuple[Plan, str, Path]] = []
+
+    def start(plan: Plan, method: str, run: Path, quiet: bool) -> None:
+        started.append((plan, method, run))
+        raise cotune.FederationError("not in this test")
+
+    monkeypatch.setattr(Plan, "start", start)
+    return started
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, prog_name="cotune")
+
+
+def refusal(*arguments: str, code: int) -> str:
+    """The one line with which the command refuses."""
+    result = run(*arguments, "--quiet")
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("cotune: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_an_example(command):
+    shown = run(command, "--help").stdout
+    assert "Example" in shown
+    assert f"cotune {command}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_help_lists_commands_in_the_order_of_use():
+    shown = run("--help").stdout
+    assert sorted(COMMANDS, key=lambda name: shown.index(f"  {name} ")) == COMMANDS
+
+
+def test_the_spellings_in_help_are_those_of_the_library():
+    from cotune.problem import METRICS
+    from cotune.search import SAMPLERS
+
+    assert tuple(METRICS) == command_line.METRICS
+    assert SAMPLERS == command_line.SAMPLERS
+    shown = " ".join(run("tune", "--help").stdout.split())
+    assert ", ".join(cotune.learner_names()) in shown
+
+
+def test_the_version():
+    assert run("--version").stdout == f"cotune, version {cotune.__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_script_of_the_shell(shell):
+    assert "_COTUNE_COMPLETE" in run("completion", shell).stdout
+
+
+def test_learners_complete():
+    context = click.Context(command_line.tune)
+    option = next(option for option in command_line.tune.params if option.name == "learners")
+    assert [item.value for item in option.shell_complete(context, "h")] == ["hgb"]
+
+
+# What options become
+
+
+def test_options_reach_simulate_and_tune(folder, no_work):
+    arguments = """
+        tune iris.csv --target species --parties 5 --split dirichlet:0.5 --seed 7
+        --learner hgb --learner svm --trials 9 --folds 4 --metric f1 --space paper
+        --fix hgb.max_iter=50 --fix svm.kernel=rbf --fix hgb.learning_rate=1e-1
+        --drop id --weights equal --sampler random --max-rounds 20 --max-seconds 1.5
+        --quorum 0.8 --timeout 60 --processes 2 --run here --no-train
+    """
+    run(*arguments.split())
+    ((plan, method, where),) = no_work
+    assert (method, where) == ("dash", Path("here"))
+    assert plan.data == [str(folder / "iris.csv")]
+    assert plan.federation == {
+        "target": "species",
+        "parties": 5,
+        "split": "dirichlet:0.5",
+        "seed": 7,
+        "quorum": 0.8,
+        "timeout": 60.0,
+        "processes": 2,
+    }
+    assert plan.settings == {
+        "learners": ("hgb", "svm"),
+        "trials": 9,
+        "folds": 4,
+        "metric": "f1",
+        "task": None,
+        "seed": 7,
+        "space": "paper",
+        "fixed": {"hgb": {"max_iter": 50, "learning_rate": 0.1}, "svm": {"kernel": "rbf"}},
+        "drop": ("id",),
+        "weights": "equal",
+        "rounds": 20,
+        "fits": None,
+        "seconds": 1.5,
+        "bytes": None,
+    }
+    assert plan.options == {"sampler": "random"}
+
+
+def test_a_run_is_named_after_its_data_and_method_by_default(folder, no_work):
+    run("tune", "sklearn:digits", "--method", "defaults")
+    ((_, _, where),) = no_work
+    assert where.parent == Path("runs")
+    assert where.name.endswith("-digits-defaults")
+
+
+def test_a_comparison_gives_each_method_the_options_it_has(folder, no_work):
+    run("compare", "iris.csv", "--sampler", "random")
+    ((plan, _, _),) = no_work
+    assert plan.methods == ["defaults", "dash"]
+    assert plan.options_of("defaults") == {}
+    assert plan.options_of("dash") == {"sampler": "random"}
+
+
+def test_a_plan_survives_its_file(folder):
+    plan = Plan(["a.csv"], ["dash"], {"parties": 3}, {"fixed": {"hgb": {"max_iter": 5}}}, {})
+    plan.save(folder / "new")
+    assert Plan.load(folder / "new") == plan
+
+
+# Bad usage: exit code 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("tune", "Missing argument 'DATA...'"),
+        ("tune iris.csv --trails 3", "No such option '--trails'"),
+        ("tune iris.csv --folds three", "'three' is not a valid integer"),
+        ("tune iris.csv --folds 1", "cross-validation needs at least 2"),
+        ("tune iris.csv --parties 0", "at least 1 party, not 0"),
+        ("tune iris.csv --processes 0", "x>=1"),
+        ("tune iris.csv --seed -1", "x>=0"),
+        ("tune iris.csv --trials 0", "give a number above 0"),
+        ("tune iris.csv --quorum 2", "a share of parties in (0, 1]"),
+        ("tune iris.csv --split foo", "Known: iid, dirichlet:ALPHA"),
+        ("tune iris.csv --split dirichlet:-1", "must be a number above 0"),
+        ("tune iris.csv iris.csv --split iid", "nothing to split"),
+        ("tune iris.csv --method dahs", "did you mean 'dash'?"),
+        ("compare iris.csv --method dash --method dahs", "did you mean 'dash'?"),
+        ("tune iris.csv --method defaults --sampler random", "--sampler is not an option"),
+        ("tune iris.csv --learner hbg", "did you mean 'hgb'?"),
+        ("tune iris.csv --metric acuracy", "did you mean 'accuracy'?"),
+        ("tune iris.csv --metric rmse --task classification", "not one for classification"),
+        ("tune iris.csv --fix hgb", "write LEARNER.PARAM=VALUE"),
+        ("tune iris.csv --fix hbg.max_iter=3", "did you mean 'hgb'?"),
+        ("tune iris.csv --learner hgb --fix hgb.max_itr=3", "did you mean 'max_iter'?"),
+        ("tune iris.csv --learner svm --fix svm.C=1e99", "parameter 'C' must be a number from"),
+        ("tune iris.csv --learner svm --fix svm.C=NaN", "not nan"),
+        ("tune iris.csv --train", "not available yet"),
+        ("tune iris.csv --run iris.csv", "give another with --run"),
+        ("compare iris.csv --run iris.csv", "give another with --run"),
+        ("resume nothing", "no run in nothing"),
+    ],
+)
+def test_bad_usage_is_one_line_that_names_the_fix(folder, arguments, said):
+    assert said in refusal(*arguments.split(), code=2)
+    assert sorted(os.listdir()) == ["iris.csv"] or os.listdir("runs") == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused(folder, monkeypatch):
+    def denied(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    said = refusal("tune", "iris.csv", *QUICK, "--run", "locked", code=2)
+    assert "locked cannot be written (Permission denied)" in said
+
+
+def test_an_unknown_command_is_refused():
+    result = run("tnue")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("cotune: No such command 'tnue'. Did you mean 'tune'?")
+
+
+# Bad data: exit code 3
+
+
+def damaged(column: str, value: object) -> pd.DataFrame:
+    frame = iris(60).astype({column: object})
+    frame.loc[7, column] = value
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "said"),
+    [
+        (iris(60), "--target tarket", "did you mean 'target'?"),
+        (iris(60).assign(target="a"), "", "one class only"),
+        (damaged("target", None), "", "is missing in 1 of 60 rows"),
+        (damaged("petal width (cm)", "inf"), "", "'petal width (cm)' has infinite values"),
+        (damaged("petal width (cm)", "-inf"), "", "has infinite values"),
+        (iris(10), "--folds 5 --parties 3", "fewer than the 5 folds"),
+        (iris(2).assign(target=["a", "b"]), "--parties 3", "use 2 parties or fewer"),
+        (iris(60), "--split by:city", "no column 'city'"),
+        (
+            iris(60).assign(target=list("abcdefghij" * 6)),
+            "--metric rmse",
+            "regression needs numbers",
+        ),
+    ],
+)
+def test_bad_data_is_one_line_that_names_the_fix(folder, frame, options, said):
+    frame.to_csv("bad.csv", index=False)
+    assert said in refusal("tune", "bad.csv", *options.split(), code=3)
+    assert list(Path("runs").glob("*")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("gone.csv", None, "there is no such file"),
+        ("empty.csv", b"", "the file is empty"),
+        ("noise.csv", bytes(range(128, 256)), "not UTF-8 text"),
+        ("torn.parquet", b"PAR1 and no more", "cannot be read"),
+        ("table.xlsx", b"", "unknown file type '.xlsx'"),
+    ],
+)
+def test_an_unreadable_file_is_one_line_that_names_the_fix(folder, name, content, said):
+    if content is not None:
+        Path(name).write_bytes(content)
+    line = refusal("tune", name, code=3)
+    assert name in line
+    assert said in line
+
+
+def test_a_party_with_too_few_rows_is_named(folder):
+    iris(3).to_csv("village.csv", index=False)
+    said = refusal("tune", "iris.csv", "village.csv", "--folds", "5", code=3)
+    assert "village: 3 rows are fewer than the 5 folds" in said
+
+
+# Everything else that ends a command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (cotune.FederationError("too few parties"), 4, "cotune: too few parties\n"),
+        (OSError(errno.ENOSPC, "No space", "runs/x/a"), 4, "the disk is full at runs/x/a: free"),
+        (OSError(errno.EROFS, "Read-only", "runs/x/a"), 4, "runs/x/a cannot be written: make"),
+        (KeyError("secret"), 1, "unexpected error: KeyError: 'secret'; run with `cotune --debug`"),
+        (Stopped(signal.SIGINT), 130, "cotune: stopped"),
+        (Stopped(signal.SIGTERM), 143, "cotune: stopped"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(folder, monkeypatch, error, code, said):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Plan, "start", fail)
+    assert said in refusal("tune", "iris.csv", code=code)
+
+
+def test_debug_shows_the_traceback_too(folder, monkeypatch):
+    monkeypatch.setattr(Plan, "start", lambda *_: 1 / 0)
+    result = run("--debug", "tune", "iris.csv")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert "unexpected error: ZeroDivisionError" in result.stderr.splitlines()[-1]
+
+
+def test_ctrl_c_in_a_run_says_how_to_go_on(folder, monkeypatch):
+    def interrupted(plan: Plan, method: str, where: Path, quiet: bool) -> None:
+        where.mkdir()
+        (where / "run.json").touch()
+        raise Stopped(signal.SIGINT)
+
+    monkeypatch.setattr(Plan, "start", interrupted)
+    said = refusal("tune", "iris.csv", "--run", "mine", code=130)
+    assert "`cotune resume mine`" in said
+
+
+def test_a_finished_run_survives_the_refusal_of_another_method(folder, monkeypatch):
+    def start(plan: Plan, method: str, where: Path, quiet: bool) -> None:
+        if method == "dash":
+            raise cotune.UsageError("not like this")
+        where.mkdir()
+        (where / "outcome.json").touch()
+
+    monkeypatch.setattr(Plan, "start", start)
+    refusal("compare", "iris.csv", "--run", "both", code=2)
+    assert Path("both/defaults/outcome.json").exists()
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The folder of a finished run on data with gaps."""
+    home = tmp_path_factory.mktemp("finished")
+    damaged("petal width (cm)", None).to_csv(home / "gaps.csv", index=False)
+    result = run("tune", str(home / "gaps.csv"), *QUICK, "--run", str(home / "runs/one"), "--json")
+    assert result.exit_code == 0, result.output
+    return home / "runs/one"
+
+
+def test_missing_feature_values_are_no_error(finished):
+    assert json.loads(run("show", str(finished), "--json").stdout)["fits"] == 18
+
+
+def test_show_prints_tables(finished):
+    result = run("show", str(finished), "--trials")
+    assert result.exit_code == 0
+    assert "balanced accuracy" in result.stdout
+    assert "max_depth" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_show_lists_trials_in_json_when_asked(finished):
+    shown = json.loads(run("show", str(finished), "--trials", "--json").stdout)
+    assert shown["trials"] == len(shown["all_trials"]) == 2
+
+
+def test_resuming_a_finished_run_shows_it_again(finished):
+    resumed = run("resume", str(finished), "--json", "--quiet")
+    assert resumed.stdout == run("show", str(finished), "--json").stdout
+    assert json.loads(resumed.stdout)["run"] == str(finished)
+
+
+def test_a_run_is_not_overwritten(finished):
+    data = str(finished.parent.parent / "gaps.csv")
+    for command in ("tune", "compare"):
+        said = refusal(command, data, *QUICK, "--run", str(finished), code=2)
+        assert f"`cotune resume {finished}`" in said
+    assert (finished / "outcome.json").exists()
+
+
+def test_runs_lists_finished_interrupted_and_unreadable_ones(finished, tmp_path):
+    for name in ("a", "b", "c"):
+        shutil.copytree(finished, tmp_path / name)
+    (tmp_path / "b/outcome.json").unlink()
+    (tmp_path / "c/run.json").write_text("{")
+    a, b, c = json.loads(run("runs", str(tmp_path), "--json").stdout)
+    assert (a["state"], a["learner"], a["data"]) == ("finished", "decision_tree", "gaps.csv")
+    assert (b["state"], b["rounds"], b["value"]) == ("interrupted", a["rounds"], None)
+    assert c["state"] == "unreadable"
+    assert "interrupted" in run("runs", str(tmp_path)).stdout
+    assert f"cotune resume {tmp_path / 'b'}\n" in run("show", str(tmp_path / "b")).stdout
+
+
+def test_a_run_that_is_being_worked_on_is_running(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "a")
+    (tmp_path / "a/outcome.json").unlink()
+    with (tmp_path / "a/lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (listed,) = json.loads(run("runs", str(tmp_path), "--json").stdout)
+        said = refusal("resume", str(tmp_path / "a"), code=2)
+    assert listed["state"] == "running"
+    assert "by another process" in said
+
+
+def test_no_runs_says_how_to_start_one(folder):
+    assert "`cotune demo` starts one" in run("runs").stdout
+    assert run("runs", "--json").stdout == "[]\n"
+
+
+def test_show_of_no_run_is_refused(folder):
+    result = run("show", "nothing")
+    assert result.exit_code == 2
+    assert "there is no run in nothing" in result.stderr

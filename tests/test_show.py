@@ -1,0 +1,145 @@
+"""Tables are read at 80 columns, at a terminal or in a file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cotune.data.schema import Schema
+from cotune.federation.ledger import Round
+from cotune.federation.wire import Cost, Refusal
+from cotune.outcome import Outcome
+from cotune.problem import Problem
+from cotune.show import show_comparison, show_outcome, show_runs, show_trials, show_unfinished
+from cotune.trial import Trial
+
+DISCLOSED = "evaluate: each party tells its mean cross-validated loss of each configuration asked"
+
+
+@pytest.fixture
+def page():
+    return Console(file=io.StringIO(), width=80, highlight=False)
+
+
+def text(page: Console) -> str:
+    written: str = page.file.getvalue()
+    assert max(map(len, written.splitlines())) <= 80
+    return written
+
+
+def rows_of(page: Console, first: str) -> list[list[str]]:
+    return [line.split() for line in text(page).splitlines() if line.startswith(first)]
+
+
+def outcome(method="dash", *, metric="balanced_accuracy", loss=0.1, failures=None, **changes):
+    trials = (
+        Trial("decision_tree", {"max_depth": 7, "ccp_alpha": 0.000123456789}, loss, 3, 15, 0.25),
+        Trial("logistic_regression", {"C": 1.0}, loss + 0.1, 3, 15, 1.5, {"did not converge": 2}),
+    )
+    asked = ("north", "south", "west")
+    entry = Round(1, "evaluate", "sum", asked, 3207, 6939, 2.5, Cost(30, 1.75), DISCLOSED)
+    other = Round(
+        2, "evaluate", "sum", asked, 1, 1, 0.5, Cost(), DISCLOSED, failures=failures or {}
+    )
+    spaces = {"decision_tree": {}, "logistic_regression": {}}
+    problem = Problem(Schema("y", "classification", (), ("a", "b")), tuple(spaces), spaces, metric)
+    values = {"run": "runs/20250131-120000-digits-dash"} | changes
+    return Outcome(method, problem, trials, (entry, other), asked, **values)
+
+
+def row(**changes):
+    return {
+        "run": "runs/20250131-120000-breast_cancer-compare/defaults",
+        "method": "defaults",
+        "data": "sklearn:breast_cancer",
+        "state": "finished",
+        "rounds": 3,
+        "value": 0.9431,
+        "began": "2025-01-31T12:00:00+01:00",
+    } | changes
+
+
+def test_an_outcome_ranks_learners_in_the_direction_of_the_metric(page):
+    show_outcome(outcome(), page)
+    assert rows_of(page, "decision_tree") == [["decision_tree", "0.9000", "1", "0", "15", "0.2"]]
+    assert rows_of(page, "logistic") == [["logistic_regression", "0.8000", "1", "1", "15", "1.5"]]
+    assert text(page).index("decision_tree") < text(page).index("logistic_regression")
+
+
+def test_an_outcome_says_what_it_cost_and_disclosed_and_where_it_lies(page):
+    show_outcome(outcome(), page)
+    shown = text(page)
+    assert "2 rounds, 3.2 kB up, 6.9 kB down, 30 fits, 1.8 CPU s, 3.0 s" in shown
+    assert "- evaluate: each party tells" in shown
+    assert "runs/20250131-120000-digits-dash" in shown
+    assert "0.000123457" in shown
+    assert "ended early" not in shown
+
+
+def test_an_outcome_says_which_budget_ended_it(page):
+    show_outcome(outcome(ended="the budget of 2 rounds is spent"), page)
+    assert "ended early  the budget of 2 rounds is spent" in text(page)
+
+
+def test_failures_are_listed_up_to_a_number(page):
+    refused = {f"party-{n:02}": Refusal("timeout", "no reply in 3 seconds") for n in range(14)}
+    show_outcome(outcome(failures=refused), page)
+    shown = text(page)
+    assert "no reply in 3 seconds" in shown
+    assert "party-09" in shown
+    assert "party-10" not in shown
+    assert "and 4 more" in shown
+
+
+def test_square_brackets_are_text(page):
+    show_outcome(outcome(run="runs/[bold]x"), page)
+    assert "runs/[bold]x" in text(page)
+
+
+def test_a_comparison_has_the_best_method_first_and_its_full_price(page):
+    show_comparison([outcome("defaults", loss=0.3), outcome("dash", loss=0.1)], "runs/c", page)
+    price = ["2", "3.2", "6.9", "30", "1.8", "3.0"]
+    assert rows_of(page, "dash") == [["dash", "decision_tree", "0.9000", *price]]
+    assert text(page).index("dash") < text(page).index("defaults")
+    assert "runs/c" in text(page)
+
+
+def test_a_comparison_names_the_method_that_disclosed_more(page):
+    quiet = outcome("defaults", loss=0.3)
+    talkative = Round(1, "tell", "gather", (), 1, 1, 1.0, Cost(), "tell: each party tells all")
+    loud = outcome("dash", loss=0.2)
+    loud = Outcome("dash", loud.problem, loud.trials, (*loud.rounds, talkative), loud.parties)
+    show_comparison([quiet, loud], None, page)
+    assert "dash only: tell: each party tells all" in text(page)
+    assert "dash only: evaluate" not in text(page)
+
+
+def test_trials_show_their_configuration_and_why_they_failed(page):
+    show_trials(outcome(), page)
+    shown = text(page)
+    assert "max_depth 7" in shown
+    assert "failed: did not" in shown
+
+
+def test_runs_fold_long_names_at_a_hyphen(page):
+    interrupted = row(state="interrupted", rounds=1, value=None)
+    show_runs([row(), interrupted], Path("runs"), page)
+    lines = [line.split()[0] for line in text(page).splitlines()[2:5]]
+    assert "".join(lines) == "20250131-120000-breast_cancer-compare/defaults"
+    assert all(line.endswith(("-", "/", "defaults")) for line in lines)
+    assert "0.9431" in text(page)
+    assert "1 round " in text(page)
+
+
+def test_an_unfinished_run_says_how_to_go_on(page):
+    show_unfinished(row(state="interrupted", run="runs/a"), page)
+    assert "cotune resume runs/a" in text(page)
+    assert "interrupted, 3 rounds" in text(page)
+
+
+def test_a_running_run_is_not_to_be_resumed(page):
+    show_unfinished(row(state="running", run="runs/a"), page)
+    assert "resume" not in text(page)
