@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -62,7 +63,7 @@ class DeclaredLearner(Learner):
         require(self)
         build = resolve_name(self.classifier if task == "classification" else self.regressor)
         arguments, settings = self.translate(params), self.settings(seed, schema)
-        allowed = build().get_params().keys() - settings.keys()
+        allowed = _parameters(build) - settings.keys()
         for name in arguments:
             if name in settings:
                 raise UsageError(f"cotune sets the {self.name} parameter {name!r}: leave it out")
@@ -91,6 +92,11 @@ class DeclaredLearner(Learner):
         if task not in self.tasks:
             able = ", ".join(name for name in learner_names() if task in learner(name).tasks)
             raise UsageError(f"learner {self.name!r} cannot do {task}: choose among {able}")
+
+
+@cache
+def _parameters(build: Callable[[], Any]) -> frozenset[str]:
+    return frozenset(build().get_params())
 
 
 def categorical(schema: Schema) -> list[bool]:

@@ -10,6 +10,8 @@ from sklearn.base import is_classifier
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
+from cotune.learners.prebinned import PreBinned
+
 
 class _AnyColumns:
     """Accepts numeric columns without a single value, on which scikit-learn 1.9 fails.
@@ -23,11 +25,19 @@ class _AnyColumns:
         return self
 
 
-class TolerantBoostingClassifier(_AnyColumns, HistGradientBoostingClassifier):  # type: ignore[misc]
+class TolerantBoostingClassifier(
+    _AnyColumns,
+    PreBinned,
+    HistGradientBoostingClassifier,  # type: ignore[misc]
+):
     """`HistGradientBoostingClassifier`, fitted even if a column is all missing."""
 
 
-class TolerantBoostingRegressor(_AnyColumns, HistGradientBoostingRegressor):  # type: ignore[misc]
+class TolerantBoostingRegressor(
+    _AnyColumns,
+    PreBinned,
+    HistGradientBoostingRegressor,  # type: ignore[misc]
+):
     """`HistGradientBoostingRegressor`, fitted even if a column is all missing."""
 
 

@@ -34,13 +34,20 @@ def score(
 
 
 _LOSSES: dict[str, Any] = {
-    "balanced_accuracy": lambda y, p: 1.0 - metrics.balanced_accuracy_score(y, p),
-    "accuracy": lambda y, p: 1.0 - metrics.accuracy_score(y, p),
+    "balanced_accuracy": lambda y, p: 1.0 - balanced_accuracy(y, p),
+    "accuracy": lambda y, p: 1.0 - np.mean(y == p),
     "f1": lambda y, p: 1.0 - metrics.f1_score(y, p, average="macro", zero_division=0.0),
     "rmse": metrics.root_mean_squared_error,
     "mae": metrics.mean_absolute_error,
     "r2": lambda y, p: 1.0 - metrics.r2_score(y, p),
 }
+
+
+def balanced_accuracy(y: np.ndarray, predicted: np.ndarray) -> float:
+    """scikit-learn's figure without its checks, which take longer than predicting a small fold."""
+    rows = np.bincount(y)
+    right = np.bincount(y[y == predicted], minlength=len(rows))
+    return float(np.mean(right[rows > 0] / rows[rows > 0]))
 
 
 def _class_scores(estimator: Any, X: np.ndarray, present: np.ndarray, classes: int) -> np.ndarray:
