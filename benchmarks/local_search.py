@@ -8,7 +8,7 @@ The same configurations of the boosting learner, the same folds, the same partie
   time that the fits can take;
 - cotune: one `Evaluate` message to the federation.
 
-The order is shuffled between repetitions, and the figures are ratios of medians in one run.
+The figures are ratios of medians in one run; a repetition takes some minutes on two cores.
 
     python benchmarks/local_search.py --data eeg_eye_state.parquet
 """
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--configurations", type=int, default=20)
     parser.add_argument("--folds", type=int, default=10)
     parser.add_argument("--parties", type=int, default=3)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
 
@@ -135,7 +135,8 @@ def main() -> None:
             seconds["cotune"].append(seconds_cotune)
             seconds["bare"].append(seconds_bare)
             worst = max(worst, float(np.abs(expected - found).max()))
-            print(f"{repetition + 1} of {arguments.repetitions} repetitions", file=sys.stderr)
+            times = ", ".join(f"{name} {values[-1]:.1f} s" for name, values in seconds.items())
+            print(f"{repetition + 1} of {arguments.repetitions}: {times}", file=sys.stderr)
     subject.base.close()
 
     median = {name: statistics.median(values) for name, values in seconds.items()}

@@ -1,6 +1,6 @@
 """One file per party: columns in another order, gaps, and a class that one party lacks.
 
-    python examples/own_parties.py
+python examples/own_parties.py
 """
 
 import tempfile

@@ -17,7 +17,9 @@ from click.testing import CliRunner, Result
 
 import cotune
 from cotune import cli as command_line
-from cotune.cli import Plan, Stopped, cli
+from cotune import options
+from cotune.cli import Stopped, cli
+from cotune.plan import Plan
 from tests.parts import iris
 
 QUICK = ("--learner", "decision_tree", "--trials", "2", "--folds", "3", "--processes", "1")
@@ -80,8 +82,8 @@ def test_the_spellings_in_help_are_those_of_the_library():
     from cotune.problem import METRICS
     from cotune.search import SAMPLERS
 
-    assert tuple(METRICS) == command_line.METRICS
-    assert SAMPLERS == command_line.SAMPLERS
+    assert tuple(METRICS) == options.METRICS
+    assert SAMPLERS == options.SAMPLERS
     shown = " ".join(run("tune", "--help").stdout.split())
     assert ", ".join(cotune.learner_names()) in shown
 

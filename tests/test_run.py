@@ -64,7 +64,7 @@ def test_a_record_that_is_damaged_is_named(tmp_path, content):
 
 def test_a_folder_that_cannot_be_made_is_named_with_the_fix(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"cannot be written .*: free space there"):
+    with pytest.raises(UsageError, match=r"cannot be written .*: give another with --run"):
         start(tmp_path / "file" / "run")
 
 

@@ -7,43 +7,37 @@ needs when it is called, so that help and completion answer at once.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
-import os
-import shutil
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import get_completion_class
 
 from cotune import __version__
-from cotune.errors import CotuneError, DataError, UsageError
+from cotune.errors import CotuneError
+from cotune.options import (
+    completes,
+    json_option,
+    known_methods,
+    quiet_option,
+    run_option,
+    tuning_options,
+)
+from cotune.plan import COMPARISON, Plan, discarded_if_refused, resumed
 
 if TYPE_CHECKING:
     from cotune.outcome import Outcome
 
-COMPARISON = "compare.json"
-METRICS = ("balanced_accuracy", "accuracy", "log_loss", "roc_auc", "f1", "rmse", "mae", "r2")
-SAMPLERS = ("tpe", "random", "gp", "cmaes", "grid")
-
-#: Options that say how the federation is made; the seed is the tuning's too.
-FEDERATION = ("target", "parties", "split", "seed", "quorum", "timeout", "processes")
-#: Options of methods, which not every method has.
-OPTIONS = ("sampler",)
-
 #: What the system says when nothing more can be written.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 # How commands end
@@ -120,279 +114,6 @@ class _Lines(logging.Handler):
             traceback.print_exception(error)
 
 
-# What `tune` and `compare` are asked
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the user asked: of `cotune.simulate`, of `cotune.tune`, and by which methods."""
-
-    data: list[str]
-    methods: list[str]
-    federation: dict[str, Any]
-    settings: dict[str, Any]
-    options: dict[str, Any]
-
-    @classmethod
-    def of(cls, data: Sequence[str], methods: Sequence[str], given: Mapping[str, Any]) -> Plan:
-        """Sort the given options by whom they concern; refuse what no method understands."""
-        plan = cls(
-            data=[os.path.abspath(source) if os.path.exists(source) else source for source in data],
-            methods=list(dict.fromkeys(methods)),
-            federation={name: given[name] for name in FEDERATION},
-            settings={k: v for k, v in given.items() if k not in (*FEDERATION, *OPTIONS)},
-            options={name: given[name] for name in OPTIONS if given[name] is not None},
-        )
-        plan.settings["seed"] = given["seed"]
-        plan.check()
-        return plan
-
-    def check(self) -> None:
-        """A comparison must not fail over the name of its last method after hours."""
-        understood = {option for method in self.methods for option in self.options_of(method)}
-        for option in self.options.keys() - understood:
-            raise UsageError(f"--{option} is not an option of {', '.join(self.methods)}: omit it")
-
-    def options_of(self, method: str) -> dict[str, Any]:
-        """Those of the given options that the method understands."""
-        from inspect import signature
-
-        from cotune.methods import method as find_method
-
-        understood = signature(find_method(method)).parameters
-        return {name: value for name, value in self.options.items() if name in understood}
-
-    def start(self, method: str, folder: Path, quiet: bool) -> Outcome:
-        """Make the federation and run one method over it from the beginning."""
-        import cotune
-
-        data = self.data[0] if len(self.data) == 1 else self.data
-        with (
-            _discarded_if_refused(folder),
-            cotune.simulate(data, state=folder / "parties", **self.federation) as federation,
-        ):
-            return cotune.tune(
-                federation,
-                method,
-                run=folder,
-                progress=False if quiet else None,
-                **self.settings,
-                **self.options_of(method),
-            )
-
-    def compare(self, folder: Path, quiet: bool) -> list[Outcome]:
-        """Every method's outcome: as it was, resumed, or from a run that is started now."""
-        return [
-            _resumed(folder / method, quiet)
-            if (folder / method / "run.json").exists()
-            else self.start(method, folder / method, quiet)
-            for method in self.methods
-        ]
-
-    def save(self, folder: Path) -> None:
-        """Write the plan down, so that a comparison can be resumed whichever run it died in."""
-        for name in ("run.json", COMPARISON):
-            if (folder / name).exists():
-                raise UsageError(
-                    f"{folder} holds a run already: `cotune resume {folder}` goes on with it, "
-                    "another --run starts a new one"
-                )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / COMPARISON).write_text(json.dumps(asdict(self), indent=2))
-        except OSError as error:
-            raise UsageError(
-                f"the run folder {folder} cannot be written ({error.strerror}): free space there, "
-                "or give another with --run"
-            ) from error
-
-    @classmethod
-    def load(cls, folder: Path) -> Plan:
-        try:
-            return cls(**json.loads((folder / COMPARISON).read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise UsageError(
-                f"{folder / COMPARISON} cannot be read: start the comparison anew"
-            ) from error
-
-
-def _fixes(_ctx: object, _param: object, given: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`hgb.max_iter=50` and the like by learner; a value that is no JSON is a text."""
-    fixed: dict[str, dict[str, Any]] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        learner, dot, parameter = name.partition(".")
-        if not (equals and dot and learner and parameter):
-            raise UsageError(f"--fix {text!r}: write LEARNER.PARAM=VALUE, say hgb.max_iter=50")
-        try:
-            fixed.setdefault(learner, {})[parameter] = json.loads(value)
-        except ValueError:
-            fixed.setdefault(learner, {})[parameter] = value
-    return fixed
-
-
-def _no_training(_ctx: object, _param: object, wanted: bool) -> None:
-    if wanted:
-        raise UsageError("training of the final model is not available yet: leave --train out")
-
-
-def _completes(names: Callable[[], tuple[str, ...]]) -> Callable[..., list[CompletionItem]]:
-    def complete(_ctx: object, _param: object, begun: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in names() if name.startswith(begun)]
-
-    return complete
-
-
-def _learner_names() -> tuple[str, ...]:
-    from cotune.learners import learner_names
-
-    return learner_names()
-
-
-def _method_names() -> tuple[str, ...]:
-    from cotune.methods import method_names
-
-    return method_names()
-
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-_quiet = click.option("--quiet", is_flag=True, help="Show no progress.")
-_run = click.option(
-    "--run",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    show_default="a new folder in runs/",
-    help="Where the run is kept.",
-)
-_tuning = (
-    click.argument("data", nargs=-1, required=True, type=click.Path(), metavar="DATA..."),
-    click.option("--target", default="target", metavar="COL", help="The column to predict."),
-    click.option(
-        "--parties",
-        type=int,
-        metavar="N",
-        show_default="3, or one per file or value",
-        help="How many parties share the rows.",
-    ),
-    click.option(
-        "--split",
-        metavar="SPEC",
-        show_default="iid",
-        shell_complete=_completes(lambda: ("iid", "dirichlet:", "quantity:", "noise:", "by:")),
-        help="iid, dirichlet:ALPHA (label skew), quantity:BETA, noise:BETA (feature skew) or "
-        "by:COLUMN (one party per value).",
-    ),
-    click.option(
-        "--learner",
-        "learners",
-        multiple=True,
-        metavar="NAME",
-        show_default="hgb, random_forest, logistic_regression",
-        shell_complete=_completes(_learner_names),
-        help="What to tune, repeatable: hgb, svm, mlp, random_forest, decision_tree, extra_tree, "
-        "extra_trees, logistic_regression, xgboost, lightgbm, or your own.",
-    ),
-    click.option(
-        "--trials",
-        type=int,
-        metavar="N",
-        show_default="the method's own, 50 for dash",
-        help="Configurations per learner.",
-    ),
-    click.option("--folds", type=int, default=5, metavar="K", help="Of the cross-validation."),
-    click.option(
-        "--metric",
-        metavar="NAME",
-        show_default="balanced_accuracy or rmse",
-        shell_complete=_completes(lambda: METRICS),
-        help=f"{', '.join(METRICS[:-1])} or {METRICS[-1]}.",
-    ),
-    click.option(
-        "--task",
-        type=click.Choice(["classification", "regression"]),
-        show_default="the target decides",
-        help="What kind of target it is.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="S",
-        help="Of everything random.",
-    ),
-    click.option(
-        "--space",
-        type=click.Choice(["default", "paper"]),
-        default="default",
-        help="The wide search spaces, or the published ones.",
-    ),
-    click.option(
-        "--fix",
-        "fixed",
-        multiple=True,
-        callback=_fixes,
-        metavar="LEARNER.PARAM=VALUE",
-        help="A parameter that is not to be searched, repeatable.",
-    ),
-    click.option(
-        "--drop", multiple=True, metavar="COLUMN", help="A column not to be used, repeatable."
-    ),
-    click.option(
-        "--weights",
-        type=click.Choice(["rows", "equal"]),
-        default="rows",
-        help="Whether parties count by their rows or equally in the mean loss.",
-    ),
-    click.option(
-        "--sampler",
-        type=click.Choice(SAMPLERS),
-        show_default="the method's own, tpe for dash",
-        help="How configurations are chosen.",
-    ),
-    click.option("--max-rounds", "rounds", type=int, metavar="N", help="Budget in rounds."),
-    click.option("--max-fits", "fits", type=int, metavar="N", help="Budget in model fits."),
-    click.option("--max-seconds", "seconds", type=float, metavar="S", help="Budget in seconds."),
-    click.option("--max-bytes", "bytes", type=int, metavar="N", help="Budget in bytes sent."),
-    click.option(
-        "--quorum",
-        type=float,
-        default=0.5,
-        metavar="SHARE",
-        help="Share of the parties that must answer a round.",
-    ),
-    click.option(
-        "--timeout",
-        type=float,
-        metavar="S",
-        show_default="none",
-        help="Seconds that a round may take.",
-    ),
-    click.option(
-        "--processes",
-        type=click.IntRange(min=1),
-        metavar="N",
-        show_default="one per core",
-        help="Worker processes.",
-    ),
-    click.option(
-        "--train/--no-train",
-        callback=_no_training,
-        expose_value=False,
-        help="Train the final model (not available yet).",
-    ),
-    _run,
-    _quiet,
-    _json,
-)
-
-
-def tuning_options(command: Command) -> Command:
-    """The arguments that `tune` and `compare` share."""
-    for option in reversed(_tuning):
-        command = option(command)
-    return command
-
-
 # The commands
 
 
@@ -416,8 +137,8 @@ def cli(debug: bool) -> None:
 
 
 @cli.command()
-@_run
-@_quiet
+@run_option
+@quiet_option
 def demo(run: Path | None, quiet: bool) -> None:
     """Tune three learners over three parties, in about a minute.
 
@@ -442,7 +163,7 @@ def demo(run: Path | None, quiet: bool) -> None:
     "--method",
     default="dash",
     metavar="NAME",
-    shell_complete=_completes(_method_names),
+    shell_complete=completes(known_methods),
     help="dash or defaults.",
 )
 @tuning_options
@@ -476,7 +197,7 @@ def tune(
     multiple=True,
     default=("defaults", "dash"),
     metavar="NAME",
-    shell_complete=_completes(_method_names),
+    shell_complete=completes(known_methods),
     help="What to compare, repeatable.",
 )
 @tuning_options
@@ -500,7 +221,7 @@ def compare(
     """
     plan = Plan.of(data, methods, given)
     folder = run or _new_folder(plan, "compare")
-    with _discarded_if_refused(folder):
+    with discarded_if_refused(folder):
         plan.save(folder)
         with _under_way(f"comparing {', '.join(plan.methods)} on {', '.join(data)}", folder, quiet):
             outcomes = plan.compare(folder, quiet)
@@ -509,8 +230,8 @@ def compare(
 
 @cli.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@_quiet
-@_json
+@quiet_option
+@json_option
 def resume(folder: Path, quiet: bool, as_json: bool) -> None:
     """Go on with a run that was stopped.
 
@@ -527,13 +248,13 @@ def resume(folder: Path, quiet: bool, as_json: bool) -> None:
         _report_comparison(plan, outcomes, folder, as_json)
     else:
         with _under_way("resuming", folder, quiet):
-            outcome = _resumed(folder, quiet)
+            outcome = resumed(folder, quiet)
         _report(outcome, as_json)
 
 
 @cli.command()
 @click.argument("folder", metavar="[DIR]", default="runs", type=click.Path(path_type=Path))
-@_json
+@json_option
 def runs(folder: Path, as_json: bool) -> None:
     """List the runs in DIR, the folder runs/ by default.
 
@@ -542,9 +263,9 @@ def runs(folder: Path, as_json: bool) -> None:
       cotune runs
       cotune runs experiments --json
     """
-    from cotune.run import run_folders
+    from cotune.run import run_folders, state_of
 
-    rows = [_row(found) for found in run_folders(folder)]
+    rows = [state_of(found) for found in run_folders(folder)]
     if as_json:
         _print_json(rows)
     elif not rows:
@@ -558,7 +279,7 @@ def runs(folder: Path, as_json: bool) -> None:
 @cli.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--trials", is_flag=True, help="List every trial.")
-@_json
+@json_option
 def show(folder: Path, trials: bool, as_json: bool) -> None:
     """Show how a run ended, or how far it is.
 
@@ -567,12 +288,14 @@ def show(folder: Path, trials: bool, as_json: bool) -> None:
       cotune show runs/20250131-120000-digits-dash
       cotune show runs/20250131-120000-digits-dash --trials --json
     """
+    from cotune.outcome import Outcome
+
     if (folder / COMPARISON).exists():
         _show_comparison(folder, as_json)
     elif not (folder / "outcome.json").exists():
         _show_unfinished(folder, as_json)
     else:
-        _report(_ended(folder), as_json, trials)
+        _report(Outcome.load(folder), as_json, trials)
 
 
 @cli.command(short_help="Print your shell's completion script.")
@@ -618,37 +341,6 @@ def _under_way(what: str, folder: Path, quiet: bool) -> Iterator[None]:
         _say(f"finished in {time.monotonic() - began:.1f} s")
 
 
-@contextmanager
-def _discarded_if_refused(folder: Path) -> Iterator[None]:
-    """A folder that was made for what turned out to be wrong input holds nothing to resume."""
-    existed = folder.exists()
-    try:
-        yield
-    except (UsageError, DataError):
-        if not existed and not any(folder.glob("**/outcome.json")):
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _resumed(folder: Path, quiet: bool) -> Outcome:
-    import cotune
-
-    return _at(folder, cotune.resume(folder, progress=False if quiet else None))
-
-
-def _ended(folder: Path) -> Outcome:
-    from cotune.outcome import Outcome
-
-    return _at(folder, Outcome.load(folder))
-
-
-def _at(folder: Path, outcome: Outcome) -> Outcome:
-    """The outcome with the folder as it is named now: the run may have been moved."""
-    from msgspec.structs import replace
-
-    return replace(outcome, run=str(folder))
-
-
 def _report(outcome: Outcome, as_json: bool, trials: bool = False) -> None:
     if as_json:
         from msgspec import to_builtins
@@ -676,86 +368,29 @@ def _report_comparison(
 
 
 def _show_comparison(folder: Path, as_json: bool) -> None:
+    from cotune.outcome import Outcome
+
     plan = Plan.load(folder)
     ended = [m for m in plan.methods if (folder / m / "outcome.json").exists()]
+    outcomes = [Outcome.load(folder / method) for method in ended]
     if ended or as_json:
-        _report_comparison(plan, [_ended(folder / method) for method in ended], folder, as_json)
+        _report_comparison(plan, outcomes, folder, as_json)
     if len(ended) < len(plan.methods):
         waiting = ", ".join(method for method in plan.methods if method not in ended)
         _say(f"{waiting} did not end yet: `cotune resume {folder}` goes on with it")
 
 
 def _show_unfinished(folder: Path, as_json: bool) -> None:
-    from cotune.run import read_record
+    from cotune.run import read_record, state_of
 
     read_record(folder)
-    row = _row(folder)
+    row = state_of(folder)
     if as_json:
         _print_json(row)
     else:
         from cotune.show import show_unfinished
 
         show_unfinished(row)
-
-
-def _row(folder: Path) -> dict[str, Any]:
-    """What `cotune runs` says of a run: finished, interrupted, running, or unreadable."""
-    from cotune.run import read_record
-
-    row: dict[str, Any] = dict.fromkeys(
-        ("method", "data", "rounds", "metric", "value", "learner", "began")
-    )
-    row |= {"run": str(folder), "state": "unreadable"}
-    try:
-        record = read_record(folder)
-        row |= {"method": record.settings.method, "began": record.began}
-        row["data"] = _named(record.origin.get("source"))
-        if not (folder / "outcome.json").exists():
-            state = "running" if _is_locked(folder) else "interrupted"
-            return row | {"state": state, "rounds": _finished_rounds(folder)}
-        outcome = _ended(folder)
-    except CotuneError:
-        return row
-    return row | {
-        "state": "finished",
-        "rounds": outcome.ledger.rounds,
-        "metric": outcome.problem.metric_name,
-        "value": outcome.best_value,
-        "learner": outcome.best_learner,
-    }
-
-
-def _named(source: Any) -> str | None:
-    """The data of a run in a few letters."""
-    if source is None or isinstance(source, str):
-        return source and Path(source).name
-    first, *others = source
-    return f"{Path(first).name} +{len(others)}"
-
-
-def _is_locked(folder: Path) -> bool:
-    """Whether a process works on the run."""
-    try:
-        with (folder / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _finished_rounds(folder: Path) -> int:
-    from cotune.federation.journal import Journal
-
-    path = folder / "journal.sqlite"
-    if not path.exists():
-        return 0
-    journal = Journal(path)
-    try:
-        return len(journal)
-    finally:
-        journal.close()
 
 
 def _print_json(value: object) -> None:

@@ -142,6 +142,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         path = Path(path)
         file = path / "outcome.json" if path.is_dir() else path
         try:
-            return msgspec.json.decode(file.read_bytes(), type=cls)
+            outcome = msgspec.json.decode(file.read_bytes(), type=cls)
         except (OSError, msgspec.MsgspecError) as error:
             raise UsageError(f"there is no outcome in {path}: is the run finished?") from error
+        # a run's folder may have been moved since
+        return msgspec.structs.replace(outcome, run=str(path)) if path.is_dir() else outcome

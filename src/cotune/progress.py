@@ -32,7 +32,7 @@ class _Bar(Progress):
             self._task,
             completed=step.done,
             total=step.of,
-            best=f"best {problem.metric_name} {value:.4f} ({best.learner})",
+            best=f"best {value:.4f} {best.learner}",
         )
 
 
@@ -64,7 +64,7 @@ def display(wanted: bool | None, settings: Settings, federation: Federation) -> 
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
         Fits(),
         TimeElapsedColumn(),
@@ -72,5 +72,5 @@ def display(wanted: bool | None, settings: Settings, federation: Federation) -> 
         TextColumn("{task.fields[best]}"),
     )
     with RichProgress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(settings.method, total=None, best="agreeing on the schema")
+        task = bar.add_task(settings.method, total=None, best="agreeing")
         yield _Bar(bar, task)

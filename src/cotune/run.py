@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
-from cotune.errors import UsageError
+from cotune.errors import CotuneError, UsageError
 from cotune.federation.journal import Journal
 from cotune.settings import Settings
 
@@ -59,7 +59,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
             _write(folder / "run.json", msgspec.json.encode(record))
         except OSError as error:
-            raise _unwritable(folder, error) from error
+            raise unwritable(folder, error) from error
         return cls(record, Journal(folder / "journal.sqlite"), folder)
 
     @classmethod
@@ -72,7 +72,7 @@ class Run:
             try:
                 _write(self.folder / "outcome.json", outcome)
             except OSError as error:
-                raise _unwritable(self.folder, error) from error
+                raise unwritable(self.folder, error) from error
 
     def close(self) -> None:
         self.journal.close()
@@ -103,10 +103,68 @@ def run_folders(runs: Path = RUNS) -> Iterator[Path]:
     yield from sorted(record.parent for record in runs.glob("**/run.json"))
 
 
-def _unwritable(folder: Path, error: OSError) -> UsageError:
+def state_of(folder: Path) -> dict[str, Any]:
+    """What `cotune runs` says of a run: finished, interrupted, running, or unreadable."""
+    from cotune.outcome import Outcome
+
+    row: dict[str, Any] = dict.fromkeys(
+        ("method", "data", "rounds", "metric", "value", "learner", "began")
+    )
+    row |= {"run": str(folder), "state": "unreadable"}
+    try:
+        record = read_record(folder)
+        row |= {"method": record.settings.method, "began": record.began}
+        row["data"] = _named(record.origin.get("source"))
+        if not (folder / "outcome.json").exists():
+            state = "running" if _is_locked(folder) else "interrupted"
+            return row | {"state": state, "rounds": _finished_rounds(folder)}
+        outcome = Outcome.load(folder)
+    except CotuneError:
+        return row
+    return row | {
+        "state": "finished",
+        "rounds": outcome.ledger.rounds,
+        "metric": outcome.problem.metric_name,
+        "value": outcome.best_value,
+        "learner": outcome.best_learner,
+    }
+
+
+def _named(source: Any) -> str | None:
+    """The data of a run in a few letters."""
+    if source is None or isinstance(source, str):
+        return source and Path(source).name
+    first, *others = source
+    return f"{Path(first).name} +{len(others)}"
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether a process works on the run."""
+    try:
+        with (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _finished_rounds(folder: Path) -> int:
+    path = folder / "journal.sqlite"
+    if not path.exists():
+        return 0
+    journal = Journal(path)
+    try:
+        return len(journal)
+    finally:
+        journal.close()
+
+
+def unwritable(folder: Path, error: OSError) -> UsageError:
     return UsageError(
-        f"the run folder {folder} cannot be written ({error.strerror}): free space there, "
-        "or give another with --run"
+        f"the run folder {folder} cannot be written ({error.strerror}): give another with --run, "
+        "or see to the rights and the free space there"
     )
 
 
@@ -122,7 +180,7 @@ def _lock(folder: Path) -> IO[str]:
     try:
         lock = (folder / "lock").open("a")
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise unwritable(folder, error) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

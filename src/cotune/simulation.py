@@ -62,6 +62,8 @@ def simulate(
     ...     federation.parties
     ['party-1', 'party-2', 'party-3', 'party-4']
     """
+    if not isinstance(seed, int) or seed < 0:
+        raise UsageError(f"the seed is {seed!r}: give a whole number from 0 on")
     tables = _tables(data, target, parties, split, seed)
     engine = LocalEngine(
         tables,

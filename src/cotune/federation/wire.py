@@ -18,7 +18,15 @@ RunName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 
 #: What a party's "no" can be about. Only `data` is the user's to mend at the party.
 Code = Literal[
-    "data", "malformed", "no_problem", "unknown_learner", "internal", "timeout", "lost", "cancelled"
+    "data",
+    "malformed",
+    "no_problem",
+    "unknown_learner",
+    "storage",
+    "internal",
+    "timeout",
+    "lost",
+    "cancelled",
 ]
 
 

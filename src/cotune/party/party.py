@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -100,6 +101,9 @@ class Party:
                 return encode(Refusal("malformed", str(error)))
             except Cancelled as error:
                 return encode(Refusal("cancelled", str(error)))
+            except OSError as error:
+                reason = os.strerror(error.errno) if error.errno else "input or output failed"
+                return encode(Refusal("storage", f"the party's disk cannot be used: {reason}"))
             except Exception:
                 log.exception("party %s could not perform a task", self.name)
                 return encode(Refusal("internal", "the party failed; its own log says why"))

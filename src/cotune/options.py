@@ -1,0 +1,195 @@
+"""The options of the command line that several commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from cotune.errors import UsageError
+
+METRICS = ("balanced_accuracy", "accuracy", "log_loss", "roc_auc", "f1", "rmse", "mae", "r2")
+SAMPLERS = ("tpe", "random", "gp", "cmaes", "grid")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _fixes(_ctx: object, _param: object, given: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`hgb.max_iter=50` and the like by learner; a value that is no JSON is a text."""
+    fixed: dict[str, dict[str, Any]] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        learner, dot, parameter = name.partition(".")
+        if not (equals and dot and learner and parameter):
+            raise UsageError(f"--fix {text!r}: write LEARNER.PARAM=VALUE, say hgb.max_iter=50")
+        try:
+            fixed.setdefault(learner, {})[parameter] = json.loads(value)
+        except ValueError:
+            fixed.setdefault(learner, {})[parameter] = value
+    return fixed
+
+
+def _no_training(_ctx: object, _param: object, wanted: bool) -> None:
+    if wanted:
+        raise UsageError("training of the final model is not available yet: leave --train out")
+
+
+def completes(names: Callable[[], tuple[str, ...]]) -> Callable[..., list[CompletionItem]]:
+    def complete(_ctx: object, _param: object, begun: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in names() if name.startswith(begun)]
+
+    return complete
+
+
+def known_learners() -> tuple[str, ...]:
+    from cotune.learners import learner_names
+
+    return learner_names()
+
+
+def known_methods() -> tuple[str, ...]:
+    from cotune.methods import method_names
+
+    return method_names()
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+run_option = click.option(
+    "--run",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    show_default="a new folder in runs/",
+    help="Where the run is kept.",
+)
+_tuning = (
+    click.argument("data", nargs=-1, required=True, type=click.Path(), metavar="DATA..."),
+    click.option("--target", default="target", metavar="COL", help="The column to predict."),
+    click.option(
+        "--parties",
+        type=int,
+        metavar="N",
+        show_default="3, or one per file or value",
+        help="How many parties share the rows.",
+    ),
+    click.option(
+        "--split",
+        metavar="SPEC",
+        show_default="iid",
+        shell_complete=completes(lambda: ("iid", "dirichlet:", "quantity:", "noise:", "by:")),
+        help="iid, dirichlet:ALPHA (label skew), quantity:BETA, noise:BETA (feature skew) or "
+        "by:COLUMN (one party per value).",
+    ),
+    click.option(
+        "--learner",
+        "learners",
+        multiple=True,
+        metavar="NAME",
+        show_default="hgb, random_forest, logistic_regression",
+        shell_complete=completes(known_learners),
+        help="What to tune, repeatable: hgb, svm, mlp, random_forest, decision_tree, extra_tree, "
+        "extra_trees, logistic_regression, xgboost, lightgbm, or your own.",
+    ),
+    click.option(
+        "--trials",
+        type=int,
+        metavar="N",
+        show_default="the method's own, 50 for dash",
+        help="Configurations per learner.",
+    ),
+    click.option("--folds", type=int, default=5, metavar="K", help="Of the cross-validation."),
+    click.option(
+        "--metric",
+        metavar="NAME",
+        show_default="balanced_accuracy or rmse",
+        shell_complete=completes(lambda: METRICS),
+        help=f"{', '.join(METRICS[:-1])} or {METRICS[-1]}.",
+    ),
+    click.option(
+        "--task",
+        type=click.Choice(["classification", "regression"]),
+        show_default="the target decides",
+        help="What kind of target it is.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="S",
+        help="Of everything random.",
+    ),
+    click.option(
+        "--space",
+        type=click.Choice(["default", "paper"]),
+        default="default",
+        help="The wide search spaces, or the published ones.",
+    ),
+    click.option(
+        "--fix",
+        "fixed",
+        multiple=True,
+        callback=_fixes,
+        metavar="LEARNER.PARAM=VALUE",
+        help="A parameter that is not to be searched, repeatable.",
+    ),
+    click.option(
+        "--drop", multiple=True, metavar="COLUMN", help="A column not to be used, repeatable."
+    ),
+    click.option(
+        "--weights",
+        type=click.Choice(["rows", "equal"]),
+        default="rows",
+        help="Whether parties count by their rows or equally in the mean loss.",
+    ),
+    click.option(
+        "--sampler",
+        type=click.Choice(SAMPLERS),
+        show_default="the method's own, tpe for dash",
+        help="How configurations are chosen.",
+    ),
+    click.option("--max-rounds", "rounds", type=int, metavar="N", help="Budget in rounds."),
+    click.option("--max-fits", "fits", type=int, metavar="N", help="Budget in model fits."),
+    click.option("--max-seconds", "seconds", type=float, metavar="S", help="Budget in seconds."),
+    click.option("--max-bytes", "bytes", type=int, metavar="N", help="Budget in bytes sent."),
+    click.option(
+        "--quorum",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="Share of the parties that must answer a round.",
+    ),
+    click.option(
+        "--timeout",
+        type=float,
+        metavar="S",
+        show_default="none",
+        help="Seconds that a round may take.",
+    ),
+    click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_default="one per core",
+        help="Worker processes.",
+    ),
+    click.option(
+        "--train/--no-train",
+        callback=_no_training,
+        expose_value=False,
+        help="Train the final model (not available yet).",
+    ),
+    run_option,
+    quiet_option,
+    json_option,
+)
+
+
+def tuning_options(command: Command) -> Command:
+    """The arguments that `tune` and `compare` share."""
+    for option in reversed(_tuning):
+        command = option(command)
+    return command

@@ -1,0 +1,135 @@
+"""What a command was asked: carried out run by run, and written down for a comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotune.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from cotune.outcome import Outcome
+
+#: The file that makes a folder a comparison's.
+COMPARISON = "compare.json"
+#: Options that say how the federation is made; the seed is the tuning's too.
+FEDERATION = ("target", "parties", "split", "seed", "quorum", "timeout", "processes")
+#: Options of methods, which not every method has.
+OPTIONS = ("sampler",)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the user asked: of `cotune.simulate`, of `cotune.tune`, and by which methods."""
+
+    data: list[str]
+    methods: list[str]
+    federation: dict[str, Any]
+    settings: dict[str, Any]
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, data: Sequence[str], methods: Sequence[str], given: Mapping[str, Any]) -> Plan:
+        """Sort the given options by whom they concern; refuse what no method understands."""
+        plan = cls(
+            data=[os.path.abspath(source) if os.path.exists(source) else source for source in data],
+            methods=list(dict.fromkeys(methods)),
+            federation={name: given[name] for name in FEDERATION},
+            settings={k: v for k, v in given.items() if k not in (*FEDERATION, *OPTIONS)},
+            options={name: given[name] for name in OPTIONS if given[name] is not None},
+        )
+        plan.settings["seed"] = given["seed"]
+        plan.check()
+        return plan
+
+    def check(self) -> None:
+        """A comparison must not fail over the name of its last method after hours."""
+        understood = {option for method in self.methods for option in self.options_of(method)}
+        for option in self.options.keys() - understood:
+            raise UsageError(f"--{option} is not an option of {', '.join(self.methods)}: omit it")
+
+    def options_of(self, method: str) -> dict[str, Any]:
+        """Those of the given options that the method understands."""
+        from inspect import signature
+
+        from cotune.methods import method as find_method
+
+        understood = signature(find_method(method)).parameters
+        return {name: value for name, value in self.options.items() if name in understood}
+
+    def start(self, method: str, folder: Path, quiet: bool) -> Outcome:
+        """Make the federation and run one method over it from the beginning."""
+        import cotune
+
+        data = self.data[0] if len(self.data) == 1 else self.data
+        with (
+            discarded_if_refused(folder),
+            cotune.simulate(data, state=folder / "parties", **self.federation) as federation,
+        ):
+            return cotune.tune(
+                federation,
+                method,
+                run=folder,
+                progress=False if quiet else None,
+                **self.settings,
+                **self.options_of(method),
+            )
+
+    def compare(self, folder: Path, quiet: bool) -> list[Outcome]:
+        """Every method's outcome: as it was, resumed, or from a run that is started now."""
+        return [
+            resumed(folder / method, quiet)
+            if (folder / method / "run.json").exists()
+            else self.start(method, folder / method, quiet)
+            for method in self.methods
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Write the plan down, so that a comparison can be resumed whichever run it died in."""
+        for name in ("run.json", COMPARISON):
+            if (folder / name).exists():
+                raise UsageError(
+                    f"{folder} holds a run already: `cotune resume {folder}` goes on with it, "
+                    "another --run starts a new one"
+                )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / COMPARISON).write_text(json.dumps(asdict(self), indent=2))
+        except OSError as error:
+            from cotune.run import unwritable
+
+            raise unwritable(folder, error) from error
+
+    @classmethod
+    def load(cls, folder: Path) -> Plan:
+        try:
+            return cls(**json.loads((folder / COMPARISON).read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"{folder / COMPARISON} cannot be read: start the comparison anew"
+            ) from error
+
+
+@contextmanager
+def discarded_if_refused(folder: Path) -> Iterator[None]:
+    """A folder that was made for what turned out to be wrong input holds nothing to resume."""
+    existed = folder.exists()
+    try:
+        yield
+    except (UsageError, DataError):
+        if not existed and not any(folder.glob("**/outcome.json")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def resumed(folder: Path, quiet: bool) -> Outcome:
+    """The outcome of a run that was begun before."""
+    import cotune
+
+    return cotune.resume(folder, progress=False if quiet else None)
