@@ -9,7 +9,10 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
+import shutil
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -154,8 +157,8 @@ def demo(run: Path | None, quiet: bool) -> None:
         outcome = plan.start("dash", folder, quiet)
     _report(outcome, as_json=False)
     click.echo("\ntry next")
-    click.echo(f"  cotune show {folder} --trials")
-    click.echo(f"  cotune compare {data} --learner svm --learner decision_tree")
+    click.echo(f"  {_command()} show {folder} --trials")
+    click.echo(f"  {_command()} compare {data} --learner svm --learner decision_tree")
 
 
 @cli.command()
@@ -317,6 +320,11 @@ def completion(shell: str) -> None:
 # What commands do and say
 
 
+def _command() -> str:
+    """How this command can be called again: by its name, or by its path if that is not found."""
+    return "cotune" if shutil.which("cotune") else os.path.relpath(sys.argv[0])
+
+
 def _new_folder(plan: Plan, kind: str) -> Path:
     from cotune.run import new_folder
     from cotune.simulation import data_name
@@ -335,7 +343,7 @@ def _under_way(what: str, folder: Path, quiet: bool) -> Iterator[None]:
     except Stopped as stop:
         if not any((folder / name).exists() for name in ("run.json", COMPARISON)):
             raise
-        _say(f"stopped; the run is kept: `cotune resume {folder}` goes on with it")
+        _say(f"stopped; the run is kept: `{_command()} resume {folder}` goes on with it")
         raise click.exceptions.Exit(stop.exit_code) from stop
     if not quiet:
         _say(f"finished in {time.monotonic() - began:.1f} s")

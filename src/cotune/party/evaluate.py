@@ -51,6 +51,7 @@ class Evaluator:
             for configuration in distinct.values()
             if self._memory.get(configuration) is None
         ]
+        new.sort(key=self._expected_seconds, reverse=True)  # the long ones last would end alone
         jobs_of_all = [job for _, jobs in new for job in jobs]
         fitted = iter(self._workers.run(jobs_of_all, self._given_up))
         for configuration, jobs in new:
@@ -67,6 +68,9 @@ class Evaluator:
             Job(self._rows.folder, chosen, configuration, tuple(folds[start : start + together]))
             for start in range(0, len(folds), together)
         ]
+
+    def _expected_seconds(self, new: tuple[Configuration, list[Job]]) -> float:
+        return self._fit_seconds.get(new[0].learner, math.inf)
 
     def _folds_per_job(self, name: str) -> int:
         seconds = self._fit_seconds.get(name)
