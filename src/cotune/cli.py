@@ -343,7 +343,7 @@ def _under_way(what: str, folder: Path, quiet: bool) -> Iterator[None]:
     except Stopped as stop:
         if not any((folder / name).exists() for name in ("run.json", COMPARISON)):
             raise
-        _say(f"stopped; the run is kept: `{_command()} resume {folder}` goes on with it")
+        _say(f"stopped; the run is kept: `cotune resume {folder}` goes on with it")
         raise click.exceptions.Exit(stop.exit_code) from stop
     if not quiet:
         _say(f"finished in {time.monotonic() - began:.1f} s")
