@@ -73,6 +73,25 @@ def test_standardisation_holds_at_every_magnitude(values, exponent):
         assert column.scale == pytest.approx(frame["n"].std(ddof=0), rel=1e-6)
 
 
+def test_numbers_far_from_zero_are_standardised_too():
+    times = 1.7e9 + 100.0 * np.random.default_rng(0).normal(size=60)
+    tables = {
+        name: people(30).assign(time=times[start : start + 30])
+        for name, start in (("a", 0), ("b", 30))
+    }
+    column = column_of(schema_of(tables["a"], tables["b"]), "time")
+    assert column.mean == pytest.approx(times.mean(), rel=1e-12)
+    assert column.scale == pytest.approx(times.std(), rel=1e-3)
+
+
+def test_numbers_that_are_few_at_each_party_but_many_together_are_a_regression():
+    tables = [
+        pd.DataFrame({"x": np.arange(10.0), "target": np.arange(start, start + 10)})
+        for start in (0, 10, 20)
+    ]
+    assert schema_of(*tables).task == "regression"
+
+
 def test_a_constant_or_empty_column_has_scale_one():
     frame = people().assign(age=5.0, rare=np.nan)
     schema = schema_of(*parts(frame, 2).values())

@@ -36,8 +36,12 @@ def rows_of(page: Console, first: str) -> list[list[str]]:
 
 def outcome(method="dash", *, metric="balanced_accuracy", loss=0.1, failures=None, **changes):
     trials = (
-        Trial("decision_tree", {"max_depth": 7, "ccp_alpha": 0.000123456789}, loss, 3, 15, 0.25),
-        Trial("logistic_regression", {"C": 1.0}, loss + 0.1, 3, 15, 1.5, {"did not converge": 2}),
+        Trial(
+            "decision_tree", {"max_depth": 7, "ccp_alpha": 0.000123456789}, loss, 3, 90.0, 15, 0.25
+        ),
+        Trial(
+            "logistic_regression", {"C": 1.0}, loss + 0.1, 3, 90.0, 15, 1.5, {"did not converge": 2}
+        ),
     )
     asked = ("north", "south", "west")
     entry = Round(1, "evaluate", "sum", asked, 3207, 6939, 2.5, Cost(30, 1.75), DISCLOSED)

@@ -11,10 +11,11 @@ from typing import TypeVar, cast
 import msgspec
 import numpy as np
 
-from cotune.data.schema import Column, Kind, Schema, TaskKind
+from cotune.data.schema import MOST_CLASSES, Column, Kind, Schema, TaskKind
 from cotune.errors import DataError
 from cotune.federation.federation import Federation, Sums
-from cotune.party.tasks import Description, Inspect, Measure, SeenColumn
+from cotune.party.inspect import LARGEST_EXPONENT
+from cotune.party.tasks import RESOLUTION, Description, Inspect, Measure, Place, SeenColumn
 
 
 def agree(
@@ -33,7 +34,7 @@ def agree(
     first = next(iter(seen.values()))
     names = [column.name for column in first.columns]
     columns = {name: _columns(seen, name) for name in names}
-    classes = _classes(seen.values())
+    classes = _classes(seen.values(), task)
     draft = Schema(
         target=first.target,
         task="classification" if classes else "regression",
@@ -41,10 +42,10 @@ def agree(
         classes=classes,
     )
     _check_one_class(draft)
-    exponents = tuple(max(c.magnitude for c in columns[name].values()) for name in names)
-    target_exponent = max(description.target_magnitude for description in seen.values())
-    sums = federation.sum(Measure(draft, exponents, target_exponent))
-    return _measured(draft, exponents, target_exponent, sums)
+    places = tuple(_common(column.place for column in columns[name].values()) for name in names)
+    target_place = _common(description.target_place for description in seen.values())
+    sums = federation.sum(Measure(draft, places, target_place))
+    return _measured(draft, places, target_place, sums)
 
 
 def _check_dropped(drop: tuple[str, ...], seen: Iterable[Description]) -> None:
@@ -124,11 +125,13 @@ def _draft(name: str, columns: Mapping[str, SeenColumn]) -> Column:
     return Column(name, kind, _union(column.categories for column in columns.values()))
 
 
-def _classes(seen: Iterable[Description]) -> tuple[str, ...]:
-    """The union of the classes; none if any party's target is a number with many values."""
-    lists = [description.classes for description in seen]
-    known = [classes for classes in lists if classes is not None]
-    return _union(known) if len(known) == len(lists) else ()
+def _classes(seen: Iterable[Description], task: TaskKind | None) -> tuple[str, ...]:
+    """The union of the classes; none for numbers of which some party, or all together, has many."""
+    listed = list(seen)
+    known = [d.classes for d in listed if d.classes is not None]
+    union = _union(known) if len(known) == len(listed) else ()
+    guessed = task is None and all(description.target_is_number for description in listed)
+    return () if guessed and len(union) > MOST_CLASSES else union
 
 
 def _check_one_class(schema: Schema) -> None:
@@ -139,16 +142,14 @@ def _check_one_class(schema: Schema) -> None:
         )
 
 
-def _measured(
-    draft: Schema, exponents: tuple[int, ...], target_exponent: int, sums: Sums
-) -> Schema:
+def _measured(draft: Schema, places: tuple[Place, ...], target_place: Place, sums: Sums) -> Schema:
     """The draft with means, scales and the order of the categories filled in."""
     moments = iter(sums.sum("numeric").reshape(-1, 3))
     counts = iter(sums.sum("categories"))
     columns = []
-    for column, exponent in zip(draft.columns, exponents, strict=True):
+    for column, place in zip(draft.columns, places, strict=True):
         if column.kind == "numeric":
-            mean, scale = _mean_and_scale(next(moments), exponent)
+            mean, scale = _mean_and_scale(next(moments), place)
             columns.append(msgspec.structs.replace(column, mean=mean, scale=scale))
         else:
             count = {name: next(counts) for name in column.categories}
@@ -156,21 +157,36 @@ def _measured(
             columns.append(msgspec.structs.replace(column, categories=tuple(ordered)))
     mean, scale = 0.0, 1.0
     if draft.task == "regression":
-        mean, scale = _mean_and_scale(sums.sum("target"), target_exponent)
+        mean, scale = _mean_and_scale(sums.sum("target"), target_place)
     return msgspec.structs.replace(
         draft, columns=tuple(columns), target_mean=mean, target_scale=scale
     )
 
 
-def _mean_and_scale(moments: np.ndarray, exponent: int) -> tuple[float, float]:
-    """Mean and standard deviation from count, sum and sum of squares; scale 1 if constant."""
+def _common(places: Iterable[Place]) -> Place:
+    """One place that holds all of the parties' places."""
+    listed = list(places)
+    exponent = max(place.exponent for place in listed)
+    if exponent > LARGEST_EXPONENT:
+        return Place(0.0, exponent + 1)
+    low = min(place.centre - math.ldexp(1.0, place.exponent) for place in listed)
+    high = max(place.centre + math.ldexp(1.0, place.exponent) for place in listed)
+    return Place((low + high) / 2, math.ceil(math.log2((high - low) / 2)))
+
+
+def _mean_and_scale(moments: np.ndarray, place: Place) -> tuple[float, float]:
+    """Mean and standard deviation from count, sum and sum of squares; scale 1 if constant.
+
+    The sums are rounded, so that a variance is known to some units of the resolution only.
+    """
     count, total, squares = (float(value) for value in moments)
     if count == 0:
         return 0.0, 1.0
     mean = total / count
     variance = squares / count - mean**2
-    scale = math.ldexp(math.sqrt(variance), exponent) if variance > 1e-14 else 1.0
-    return math.ldexp(mean, exponent), scale
+    varies = variance > 8 * RESOLUTION / count
+    scale = math.ldexp(math.sqrt(variance), place.exponent) if varies else 1.0
+    return place.centre + math.ldexp(mean, place.exponent), scale
 
 
 def _union(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

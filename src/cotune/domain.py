@@ -104,8 +104,11 @@ class Number(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_field
         raise UsageError(f"must be {self.allowed}, not {value!r}")
 
     def nearest(self, value: object) -> float:
-        """The allowed value closest to this one; the centre if it is no number."""
-        number = _number(value)
+        """The allowed value closest to this one; the centre if it is no number.
+
+        None is the libraries' word for "no limit": the upper end is closest to that.
+        """
+        number = math.inf if value is None else _number(value)
         if number is None:
             return self.default
         return self.snap(min(max(number, self.low), self.high))

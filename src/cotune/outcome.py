@@ -11,7 +11,7 @@ import msgspec
 from cotune.errors import UsageError
 from cotune.federation.ledger import Ledger, Round
 from cotune.problem import Problem
-from cotune.trial import Trial
+from cotune.trial import Trial, best_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +33,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def best(self) -> Trial:
-        """The trial of least loss; the earliest of equals."""
-        return min(self.trials, key=lambda trial: trial.loss)
+        """The trial of least loss among those that were judged alike; see `best_of`."""
+        return best_of(self.trials)
 
     @property
     def best_learner(self) -> str:
@@ -64,13 +64,14 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         """
         import pandas as pd
 
-        rows = [self._row(learner) for learner in dict.fromkeys(t.learner for t in self.trials)]
-        board = pd.DataFrame(rows).sort_values("loss", kind="stable", ignore_index=True)
-        return board.drop(columns="loss")
+        learners = dict.fromkeys([self.best_learner, *(t.learner for t in self.trials)])
+        board = pd.DataFrame([self._row(learner) for learner in learners])
+        ranked = board.iloc[1:].sort_values("loss", kind="stable")
+        return pd.concat([board.iloc[:1], ranked], ignore_index=True).drop(columns="loss")
 
     def _row(self, learner: str) -> dict[str, Any]:
         trials = [trial for trial in self.trials if trial.learner == learner]
-        best = min(trials, key=lambda trial: trial.loss)
+        best = best_of(trials)
         return {
             "learner": learner,
             self.problem.metric_name: self.problem.metric.value(best.loss),

@@ -118,13 +118,15 @@ class Plan:
 
 @contextmanager
 def discarded_if_refused(folder: Path) -> Iterator[None]:
-    """A folder that was made for what turned out to be wrong input holds nothing to resume."""
-    existed = folder.exists()
+    """What was written for input that turned out to be wrong is nothing to resume: remove it."""
+    before = set(folder.iterdir()) if folder.is_dir() else None
     try:
         yield
     except (UsageError, DataError):
-        if not existed and not any(folder.glob("**/outcome.json")):
+        if before is None and not any(folder.glob("**/outcome.json")):
             shutil.rmtree(folder, ignore_errors=True)
+        for file in set(folder.iterdir()) - before if before is not None else ():
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
         raise
 
 

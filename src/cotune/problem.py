@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from cotune.data.schema import Schema, TaskKind
+from cotune.domain import Fixed
 from cotune.errors import UsageError, choices
+from cotune.party.tasks import RESOLUTION
 from cotune.space import Space
 
 if TYPE_CHECKING:
     from cotune.search import Search
 
-#: A power of two, so that a loss rounded to it times a number of rows is exact in floating point:
-#: totals then do not depend on the order of the parties, nor on how they were added up.
-RESOLUTION = 2.0**-30
 #: The most a regression's loss may be, in deviations of the target: beyond, all are as bad.
 WORST_DEVIATIONS = 1000.0
 
@@ -31,7 +30,6 @@ class Metric(msgspec.Struct, frozen=True):
     name: str
     task: TaskKind
     shown: Literal["higher", "lower"]
-    describes: str
 
     def value(self, loss: float) -> float:
         """The user's figure for a loss: 1 - loss where higher is better, the loss otherwise."""
@@ -57,14 +55,14 @@ class Metric(msgspec.Struct, frozen=True):
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("balanced_accuracy", "classification", "higher", "mean recall over the classes"),
-        Metric("accuracy", "classification", "higher", "share of rows predicted right"),
-        Metric("log_loss", "classification", "lower", "cross-entropy of the probabilities"),
-        Metric("roc_auc", "classification", "higher", "area under the ROC curve, one-vs-rest"),
-        Metric("f1", "classification", "higher", "F1 averaged over the classes"),
-        Metric("rmse", "regression", "lower", "root mean squared error, in the target's unit"),
-        Metric("mae", "regression", "lower", "mean absolute error, in the target's unit"),
-        Metric("r2", "regression", "higher", "share of the target's variance explained"),
+        Metric("balanced_accuracy", "classification", "higher"),  # mean recall over the classes
+        Metric("accuracy", "classification", "higher"),  # share of rows predicted right
+        Metric("log_loss", "classification", "lower"),  # cross-entropy of the probabilities
+        Metric("roc_auc", "classification", "higher"),  # area under the ROC curve, one-vs-rest
+        Metric("f1", "classification", "higher"),  # F1 averaged over the classes
+        Metric("rmse", "regression", "lower"),  # root mean squared error, in the target's unit
+        Metric("mae", "regression", "lower"),  # mean absolute error, in the target's unit
+        Metric("r2", "regression", "higher"),  # share of the target's variance explained
     )
 }
 
@@ -133,10 +131,13 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
         return Space.from_json(self.spaces[learner])
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """The papers' untuned configuration of the learner."""
+        """The papers' untuned configuration of the learner, with what the user fixed."""
         from cotune import learners
 
-        return learners.learner(learner).defaults(self.task)
+        space = self.space(learner)
+        domains = {name: space[name] for name in space}
+        fixed = {name: d.value for name, d in domains.items() if isinstance(d, Fixed)}
+        return learners.learner(learner).defaults(self.task) | fixed
 
     def search(self, learner: str, sampler: str = "tpe", trials: int | None = None) -> Search:
         """An ask-and-tell search of the learner's space that asks its defaults first."""

@@ -10,7 +10,7 @@ from typing import Any
 from cotune.federation.federation import Federation
 from cotune.problem import Problem
 from cotune.settings import Settings
-from cotune.trial import Step, Trial
+from cotune.trial import Step, Trial, best_of
 
 
 class Progress:
@@ -26,7 +26,7 @@ class _Bar(Progress):
         self._task = task
 
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
-        best = min(trials, key=lambda trial: trial.loss)
+        best = best_of(trials)
         value = problem.metric.value(best.loss)
         self._bar.update(
             self._task,

@@ -79,6 +79,7 @@ def simulate(
         "parties": parties,
         "split": split,
         "seed": seed,
+        "processes": processes,
         "quorum": quorum,
         "timeout": timeout,
         "fingerprint": {name: fingerprint(table) for name, table in tables.items()},

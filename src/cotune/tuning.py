@@ -77,6 +77,7 @@ def tune(
         Of everything random.
     rounds, fits, seconds, bytes
         Budgets: a round that could exceed one is not begun, and the best so far is returned.
+        Seconds are those of the rounds, without the start of the workers.
     run
         A folder for the journal and the outcome: a killed run can then be resumed. Without it
         nothing is written.

@@ -108,11 +108,12 @@ def test_an_even_split_balances_sizes_and_classes(rows: int, parties: int, seed:
     "labels",
     [
         np.arange(120) % 4,
+        np.arange(120) % 4 * 1.0,
         np.arange(120) % 2 == 0,
         pd.Categorical(np.arange(120) % 4),
     ],
 )
-def test_integers_booleans_and_categories_are_balanced_as_classes(labels: object) -> None:
+def test_whole_numbers_booleans_and_categories_are_balanced_as_classes(labels: object) -> None:
     parts = split(pd.DataFrame({"x": range(120), "y": labels}), "y", 3)
     assert len({tuple(part["y"].value_counts(sort=False)) for part in parts.values()}) == 1
 

@@ -11,10 +11,12 @@ from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
 from cotune.federation.journal import Journal
 from cotune.federation.ledger import Round
+from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Refusal, Summand, decode_reply, encode
 from cotune.party.tasks import Configuration, Evaluate, Inspect, Search
 from cotune.problem import Budget
-from tests.parts import Unreliable, federation_of, iris, parts, problem_of, unreliable
+from cotune.testing import Faulty
+from tests.parts import Unreliable, federation_of, iris, parts, problem_of, threads, unreliable
 
 TABLES = parts(iris())
 PARTIES = tuple(TABLES)
@@ -295,6 +297,16 @@ def test_fits_stay_within_the_budget(problem, fits, rounds):
         spend(federation, lambda number: federation.sum(tree(number)))
         assert federation.ledger.rounds == rounds
         assert federation.ledger.fits <= fits
+
+
+def test_fits_of_parties_that_failed_count_against_the_budget(problem):
+    second = PARTIES[1]
+    engine = Faulty(LocalEngine(TABLES, "target", executor=threads()), {second: "garbage"})
+    with Federation(engine, problem=problem, budget=Budget(fits=27)) as federation:
+        spend(federation, lambda number: federation.sum(tree(number)))
+        assert {f.party: f.code for f in federation.ledger.failures} == {second: "malformed"}
+        assert (federation.ledger.rounds, federation.ledger.fits) == (3, 18)
+        assert federation.ledger.most_fits == 27
 
 
 @pytest.mark.parametrize("broken", [None, LOST, GARBLED["garbled"]])

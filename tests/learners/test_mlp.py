@@ -30,7 +30,7 @@ def test_the_paper_space_and_baseline_are_the_appendix(task):
     }
     baseline = {"hidden_layer_sizes": 100, "alpha": 1e-4, "learning_rate_init": 1e-3}
     assert learner("mlp").space(task, "paper") == Space({**searched, **FIXED})
-    assert learner("mlp").defaults(task) == {**baseline, **FIXED}
+    assert learner("mlp").defaults(task) == {**baseline, **FIXED, "layers": 1}
 
 
 @pytest.mark.parametrize(

@@ -19,3 +19,15 @@ def test_a_number_of_trials_does_not_matter():
     with federation_of(parts(iris())) as federation:
         outcome = cotune.tune(federation, "defaults", learners=["decision_tree"], folds=2, trials=9)
     assert len(outcome.trials) == 1
+
+
+def test_what_the_user_fixed_is_part_of_the_default():
+    with federation_of(parts(iris())) as federation:
+        outcome = cotune.tune(
+            federation,
+            "defaults",
+            learners=["decision_tree"],
+            folds=2,
+            fixed={"decision_tree": {"max_depth": 3}},
+        )
+    assert outcome.best_params["max_depth"] == 3

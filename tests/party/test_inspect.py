@@ -3,11 +3,20 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotune.data.schema import Column, Schema
 from cotune.errors import DataError
-from cotune.party.inspect import as_text, describe, encode_columns, encode_target, measure
-from cotune.party.tasks import Inspect, Measure
+from cotune.party.inspect import (
+    as_text,
+    describe,
+    encode_columns,
+    encode_target,
+    measure,
+    place,
+)
+from cotune.party.tasks import Inspect, Measure, Place
 from tests.parts import people
 
 TWO_FOLDS = Inspect(2)
@@ -28,11 +37,17 @@ def test_a_description_names_kinds_and_categories():
     assert seen.classes == ("x", "y")
 
 
-def test_a_description_tells_the_order_of_magnitude_and_no_value():
+def test_a_description_tells_roughly_where_numbers_lie_and_no_value():
     frame = pd.DataFrame({"income": [1000.0, -1025.5, np.nan], "target": [0, 1, 1]})
     seen = column_of(describe(frame, "target", TWO_FOLDS), "income")
-    assert seen.magnitude == 11
+    assert seen.place == Place(0.0, 11)
     assert seen.categories == ()
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=5))
+def test_all_numbers_lie_in_the_place_that_is_told(numbers):
+    told = place(pd.Series(numbers))
+    assert np.all(np.abs(np.array(numbers) - told.centre) <= np.ldexp(1.0, told.exponent))
 
 
 def test_a_column_without_values_has_no_kind():
@@ -51,6 +66,17 @@ def test_text_that_identifies_rows_is_refused_and_not_quoted(gaps):
     with pytest.raises(DataError, match=r"column 'name' .*like an identifier: drop it") as caught:
         describe(people(60).assign(name=names), "target", TWO_FOLDS)
     assert "patient" not in str(caught.value)
+
+
+def test_names_in_a_small_party_are_refused_too():
+    names = [f"patient {i}" for i in range(15)]
+    with pytest.raises(DataError, match="like an identifier"):
+        describe(people(15).assign(name=names), "target", TWO_FOLDS)
+
+
+def test_the_target_cannot_be_dropped():
+    with pytest.raises(DataError, match="cannot be dropped"):
+        describe(people(), "target", Inspect(2, drop=("target",)))
 
 
 def test_a_few_texts_that_all_differ_are_categories():
@@ -109,8 +135,8 @@ def test_measures_are_counts_sums_and_squares_of_what_is_there():
     )
     columns = (Column("c", "categorical", ("a", "b", "z")), Column("n", "numeric"))
     draft = Schema("target", "classification", columns, classes=("w", "x", "y"))
-    measures = measure(frame, Measure(draft, (0, 2), 0))
-    assert measures.numeric == [2.0, 4.0 / 4, 10.0 / 16]
+    measures = measure(frame, Measure(draft, (Place(), Place(5.0, 2)), Place()))
+    assert measures.numeric == [2.0, -6.0 / 4, 20.0 / 16]
     assert measures.categories == [1.0, 1.0, 0.0]
     assert measures.target == [0.0, 2.0, 1.0]
 
@@ -118,11 +144,11 @@ def test_measures_are_counts_sums_and_squares_of_what_is_there():
 @pytest.mark.parametrize("value", [1.5e308, 5e-324])
 def test_the_largest_and_the_smallest_numbers_can_be_measured(value):
     frame = pd.DataFrame({"n": [value, -value], "target": [0, 1]})
-    exponent = column_of(describe(frame, "target", TWO_FOLDS), "n").magnitude
+    seen = column_of(describe(frame, "target", TWO_FOLDS), "n")
     draft = Schema("target", "classification", (Column("n", "numeric"),), classes=("0", "1"))
-    count, total, squares = measure(frame, Measure(draft, (exponent,), 0)).numeric
+    count, total, squares = measure(frame, Measure(draft, (seen.place,), Place())).numeric
     assert (count, total) == (2.0, 0.0)
-    assert 0.5 <= squares <= 2.0
+    assert 0.25 <= squares <= 2.0
 
 
 def test_rows_are_encoded_in_the_order_of_the_schema():

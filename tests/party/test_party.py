@@ -184,4 +184,4 @@ def test_data_that_cannot_be_used_is_the_users_to_mend(tmp_path):
 def test_infinite_values_are_refused_not_fitted(tmp_path):
     frame = pd.DataFrame({"a": [1.0, np.inf, 2.0], "target": [0, 1, 0]})
     reply = ask(party_of(frame, tmp_path), Inspect(2))
-    assert isinstance(reply, Refusal)
+    assert reply == Refusal("data", "column 'a' has an infinite value: mend or empty the cell")

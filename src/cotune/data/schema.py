@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Kind = Literal["numeric", "categorical"]
 TaskKind = Literal["classification", "regression"]
+
+#: A numeric target with more values than this is a regression's unless the user says otherwise.
+MOST_CLASSES = 20
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -37,3 +43,17 @@ class Schema(msgspec.Struct, frozen=True):
     classes: tuple[str, ...] = ()
     target_mean: float = 0.0
     target_scale: float = 1.0
+
+
+def is_number(values: pd.Series) -> bool:
+    """Whether a column holds numbers; True and False are categories."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    return is_numeric_dtype(values) and not is_bool_dtype(values)
+
+
+def has_classes(target: pd.Series) -> bool:
+    """Whether a target names classes: it holds text, or few different whole numbers."""
+    if not is_number(target):
+        return True
+    return target.nunique() <= MOST_CLASSES and bool((target.dropna() % 1 == 0).all())

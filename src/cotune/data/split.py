@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 from numpy.random import Generator
 from numpy.typing import NDArray
-from pandas.api.types import is_bool_dtype, is_integer_dtype, is_numeric_dtype
 
 from cotune.data.load import check_column, check_target
+from cotune.data.schema import has_classes
 from cotune.errors import DataError, UsageError, choices
 
 SPLITS = ("iid", "dirichlet:ALPHA", "quantity:BETA", "noise:BETA", "by:COLUMN")
 
-MOST_CLASSES = 20
 """An integer target with more distinct values than this is a quantity, not a class."""
 
 QUANTILE_BINS = 10
@@ -104,21 +103,15 @@ def _checked_count(parties: int | None, rows: int) -> int:
 # What the target's values count as
 
 
-def _has_classes(column: pd.Series) -> bool:
-    if is_numeric_dtype(column) and not is_bool_dtype(column):
-        return is_integer_dtype(column) and column.nunique() <= MOST_CLASSES
-    return True
-
-
 def _labels(column: pd.Series) -> Integers:
-    if _has_classes(column):
+    if has_classes(column):
         return pd.factorize(column)[0]
     bins = pd.qcut(column, QUANTILE_BINS, labels=False, duplicates="drop")
     return bins.to_numpy(dtype=np.int64)
 
 
 def _strata(column: pd.Series) -> Integers:
-    return _labels(column) if _has_classes(column) else _one_label(column)
+    return _labels(column) if has_classes(column) else _one_label(column)
 
 
 def _one_label(rows: pd.DataFrame | pd.Series) -> Integers:

@@ -189,7 +189,7 @@ class Federation:
             raise BudgetSpent(f"the budget of {budget.rounds} rounds is spent")
         if budget.fits is not None and self.problem is not None:
             most = task.most_fits(self.problem) * len(messages)
-            if ledger.fits + most > budget.fits:
+            if ledger.most_fits + most > budget.fits:
                 raise BudgetSpent(f"the next round could exceed the budget of {budget.fits} fits")
         if self._over(task, messages):
             raise BudgetSpent(f"the next round could exceed the budget of {budget.bytes} bytes")
@@ -248,6 +248,7 @@ class _Answers:
         self._request = request
         self._task: Task = request.task
         self._terms = self._task.terms(problem) | OWN_TERMS if request.verb == "sum" else {}
+        self._most_fits = self._task.most_fits(problem) if problem is not None else 0
         self._bodies: dict[str, msgspec.Raw] = {}
         self._summands: dict[str, dict[str, np.ndarray]] = {}
         self._cost = Cost()
@@ -300,6 +301,7 @@ class _Answers:
             seconds=seconds,
             cost=self._cost,
             disclosed=f"{self._task.name}: each party tells {self._task.discloses}",
+            unseen_fits=self._most_fits * len(self.failures),
             failures=self.failures,
             replies=None if summed else self._bodies,
             total=total,

@@ -31,6 +31,8 @@ class Round(msgspec.Struct, frozen=True):
     seconds: float
     cost: Cost
     disclosed: str
+    #: The most fits that the parties which failed may have done, unseen.
+    unseen_fits: int = 0
     failures: dict[str, Refusal] = {}
     replies: dict[str, msgspec.Raw] | None = None
     total: Total | None = None
@@ -79,6 +81,11 @@ class Ledger:
     @property
     def fits(self) -> int:
         return sum(entry.cost.fits for entry in self._rounds)
+
+    @property
+    def most_fits(self) -> int:
+        """Fits that were told, and those that failed parties may have done without telling."""
+        return self.fits + sum(entry.unseen_fits for entry in self._rounds)
 
     @property
     def cpu_seconds(self) -> float:

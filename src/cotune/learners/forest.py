@@ -34,7 +34,7 @@ class DecisionTree(DeclaredLearner):
     paper = _PAPER_TREE
     # Pruning costs are impurities: bounded for classes, in squared units of the target otherwise.
     wide = table(**_WIDE_TREE, ccp_alpha=Only("classification", (1e-5, 1e-1, "log")))
-    baseline = _TREE_BASELINE
+    baseline = table(**_TREE_BASELINE, max_features=1.0, ccp_alpha=Only("classification", 0.0))
 
 
 class ExtraTree(DecisionTree):

@@ -55,6 +55,7 @@ class MultiLayerPerceptron(DeclaredLearner):
         hidden_layer_sizes=100,
         alpha=1e-4,
         learning_rate_init=1e-3,
+        layers=1,
         **_AUTO_SKLEARN,
     )
 

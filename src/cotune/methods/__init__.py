@@ -52,11 +52,6 @@ def method_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*_BUILT_IN, *_registered, *installed]))
 
 
-def summary(name: str) -> str:
-    """The first line of the method's docstring, for help texts and tables."""
-    return (method(name).__doc__ or "").strip().partition("\n")[0]
-
-
 def options_of(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """The given options, checked against the method's own keyword arguments."""
     from inspect import Parameter, signature

@@ -34,7 +34,7 @@ def dash(
         `tpe`, `random`, `gp`, `cmaes` or `grid`.
     """
     searches = {
-        learner: problem.search(learner, sampler, trials)  # lines 1-4: the defaults come first
+        learner: problem.search(learner, sampler, trials)  # lines 1-4: first the defaults, put in Λ
         for learner in problem.learners
     }
     for k in range(1, trials + 1):  # line 5

@@ -23,6 +23,7 @@ def evaluate(federation: Federation, configurations: Sequence[Configuration]) ->
             params=configuration.params,
             loss=float(losses[i]),
             parties=sums.parties,
+            weight=sums.weight,
             fits=int(fits[i]),
             cpu_seconds=float(cpu_seconds[i]),
             reasons={r: int(n) for r, n in zip(REASONS, failed[i], strict=True) if n},

@@ -6,17 +6,16 @@ import math
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from cotune.data.schema import Column, Schema
+from cotune.data.schema import Column, Schema, has_classes, is_number
 from cotune.errors import DataError
-from cotune.party.tasks import Description, Inspect, Measure, Measures, SeenColumn
+from cotune.party.tasks import Description, Inspect, Measure, Measures, Place, SeenColumn
 
 #: A text column with more values than this is an identifier or free text: telling its values
 #: would tell the rows.
 MOST_CATEGORIES = 1000
-#: A numeric target with more values than this is a regression's unless the user says otherwise.
-MOST_CLASSES = 20
+#: Numbers wider than two to this power are taken from 0: their centre could not be computed with.
+LARGEST_EXPONENT = 1000
 
 
 def describe(frame: pd.DataFrame, target: str, task: Inspect) -> Description:
@@ -31,6 +30,8 @@ def describe(frame: pd.DataFrame, target: str, task: Inspect) -> Description:
     features = frame.drop(columns=[target, *task.drop], errors="ignore")
     if features.shape[1] == 0:
         raise DataError(f"there is no column beside the target {target!r}")
+    if target in task.drop:
+        raise DataError(f"{target!r} is what is predicted: it cannot be dropped")
     if frame[target].isna().any():
         raise DataError(f"the target {target!r} is missing in {frame[target].isna().sum()} rows")
     return Description(
@@ -38,7 +39,7 @@ def describe(frame: pd.DataFrame, target: str, task: Inspect) -> Description:
         columns=tuple(_see(features[str(name)]) for name in features.columns),
         target=target,
         target_is_number=is_number(frame[target]),
-        target_magnitude=magnitude(frame[target]) if is_number(frame[target]) else 0,
+        target_place=place(frame[target]) if is_number(frame[target]) else Place(),
         classes=_classes(frame[target], task),
     )
 
@@ -48,9 +49,9 @@ def _see(column: pd.Series) -> SeenColumn:
     if column.isna().all():
         return SeenColumn(name, None)
     if is_number(column):
-        return SeenColumn(name, "numeric", magnitude=magnitude(column))
+        return SeenColumn(name, "numeric", place(column))
     categories = sorted(as_text(column).dropna().unique())
-    if len(categories) > MOST_CATEGORIES or len(categories) > max(20, 0.9 * column.count()):
+    if len(categories) > MOST_CATEGORIES or len(categories) > max(4, 0.9 * column.count()):
         raise DataError(
             f"column {name!r} has {len(categories)} different texts in {len(column)} rows, like "
             f"an identifier: drop it (--drop {name}) or make it a number"
@@ -64,9 +65,8 @@ def _classes(target: pd.Series, task: Inspect) -> tuple[str, ...] | None:
             raise DataError(f"the target {target.name!r} holds text: regression needs numbers")
         return None
     classes = tuple(sorted(as_text(target).unique()))
-    if task.task is None and is_number(target):
-        whole = bool(np.all(np.mod(target.to_numpy(dtype=float), 1) == 0))
-        return classes if whole and len(classes) <= MOST_CLASSES else None
+    if task.task is None and not has_classes(target):
+        return None
     if len(classes) > MOST_CATEGORIES:
         raise DataError(
             f"the target {target.name!r} has {len(classes)} different values: too many classes "
@@ -79,20 +79,19 @@ def measure(frame: pd.DataFrame, task: Measure) -> Measures:
     """Counts, sums and sums of squares of the draft schema's columns over the party's rows."""
     numeric: list[float] = []
     categories: list[float] = []
-    for column, exponent in zip(task.draft.columns, task.magnitudes, strict=True):
+    for column, common in zip(task.draft.columns, task.places, strict=True):
         if column.kind == "numeric":
-            numeric += _moments(frame[column.name], exponent)
+            numeric += _moments(frame[column.name], common)
         else:
             categories += _counts(frame[column.name], column.categories)
     y = frame[task.draft.target]
     if task.draft.task == "classification":
         return Measures(numeric, categories, _counts(y, task.draft.classes))
-    return Measures(numeric, categories, _moments(y, task.target_magnitude))
+    return Measures(numeric, categories, _moments(y, task.target_place))
 
 
-def _moments(values: pd.Series, exponent: int) -> list[float]:
-    scaled = np.ldexp(values.to_numpy(dtype=float, na_value=np.nan), -exponent)
-    scaled = scaled[~np.isnan(scaled)]
+def _moments(values: pd.Series, common: Place) -> list[float]:
+    scaled = np.ldexp(_present(values) - common.centre, -common.exponent)
     return [float(len(scaled)), float(scaled.sum()), float(np.square(scaled).sum())]
 
 
@@ -101,18 +100,27 @@ def _counts(values: pd.Series, names: tuple[str, ...]) -> list[float]:
     return [float(found.get(name, 0)) for name in names]
 
 
-def is_number(values: pd.Series) -> bool:
-    return is_numeric_dtype(values) and not is_bool_dtype(values)
+def place(values: pd.Series) -> Place:
+    """Where the numbers lie, to the precision of their own range and no better.
 
-
-def magnitude(values: pd.Series) -> int:
-    """The smallest exponent whose power of two is no less than any absolute value.
-
-    >>> magnitude(pd.Series([3.0, -5.0])), magnitude(pd.Series([0.0]))
-    (3, 0)
+    >>> place(pd.Series([1_000_003.0, 1_000_008.0, None]))
+    Place(centre=1000008.0, exponent=3)
     """
-    largest = float(np.nanmax(np.abs(values.to_numpy(dtype=float, na_value=np.nan))))
-    return math.ceil(math.log2(largest)) if largest > 0 else 0
+    low, high = float(_present(values).min()), float(_present(values).max())
+    if math.isinf(low) or math.isinf(high):
+        raise DataError(f"column {values.name!r} has an infinite value: mend or empty the cell")
+    width = high - low or abs(low) or 1.0
+    exponent = math.ceil(math.log2(width)) if math.isfinite(width) else 1025
+    if exponent > LARGEST_EXPONENT:
+        return Place(0.0, exponent)
+    unit = math.ldexp(1.0, exponent)
+    return Place(round((low / 2 + high / 2) / unit) * unit, exponent)
+
+
+def _present(values: pd.Series) -> np.ndarray:
+    numbers: np.ndarray = values.to_numpy(dtype=float, na_value=np.nan)
+    present: np.ndarray = numbers[~np.isnan(numbers)]
+    return present
 
 
 def as_text(values: pd.Series) -> pd.Series:

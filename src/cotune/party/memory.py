@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -45,16 +46,13 @@ class Memory:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(_Line(configuration, evaluation)) + b"\n")
+                file.write(b"\n" + msgspec.json.encode(_Line(configuration, evaluation)))
 
     def _read(self, path: Path) -> None:
-        whole = path.read_bytes()
-        kept = whole[: whole.rfind(b"\n") + 1]  # a kill may have cut the last line
-        if kept != whole:
-            path.write_bytes(kept)
-        for line in kept.splitlines():
-            known = msgspec.json.decode(line, type=_Line)
-            self._known[key(known.configuration)] = known.evaluation
+        for line in path.read_bytes().splitlines():
+            with suppress(msgspec.DecodeError):  # a kill or a full disk may have cut a line short
+                known = msgspec.json.decode(line, type=_Line)
+                self._known[key(known.configuration)] = known.evaluation
 
 
 def key(configuration: Configuration) -> str:

@@ -28,6 +28,11 @@ REASONS = (
 )
 
 
+#: A power of two, so that a value rounded to it times a number of rows is exact in floating point:
+#: totals then do not depend on the order of the parties, nor on how they were added up.
+RESOLUTION = 2.0**-30
+
+
 class Term(msgspec.Struct, frozen=True):
     """One vector of a sum: how long, within which bounds, to which resolution, weighted or not.
 
@@ -89,16 +94,19 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
         """Raise `Malformed` if a gathered reply does not answer this task."""
 
 
-class SeenColumn(msgspec.Struct, frozen=True):
-    """A column as one party sees it.
+class Place(msgspec.Struct, frozen=True):
+    """Roughly where numbers lie: all within two to the power of `exponent` of `centre`."""
 
-    `magnitude` is the exponent of the power of two above its largest absolute value;
-    `kind` is None where all values are missing, which agrees with any kind.
-    """
+    centre: float = 0.0
+    exponent: int = 0
+
+
+class SeenColumn(msgspec.Struct, frozen=True):
+    """A column as one party sees it; `kind` is None (agreeing with any) where all is missing."""
 
     name: str
     kind: Kind | None
-    magnitude: int = 0
+    place: Place = Place()
     categories: tuple[str, ...] = ()
 
 
@@ -109,7 +117,7 @@ class Description(Reply, frozen=True):
     columns: tuple[SeenColumn, ...]
     target: str
     target_is_number: bool
-    target_magnitude: int
+    target_place: Place
     classes: tuple[str, ...] | None
 
 
@@ -117,8 +125,8 @@ class Inspect(Task, frozen=True):
     """Describe the columns, so that the parties can agree on a schema."""
 
     discloses = (
-        "the names and kinds of its columns, the categories and classes it has, and the order of "
-        "magnitude (a power of two) of the largest value of each numeric column"
+        "the names and kinds of its columns, the categories and classes it has, and roughly where "
+        "the values of each numeric column lie (width and centre, rounded to a power of two)"
     )
     reply = Description
     needs_problem = False
@@ -144,27 +152,28 @@ class Measures(Reply, frozen=True):
 class Measure(Task, frozen=True):
     """Add up what standardisation needs: counts, sums and sums of squares.
 
-    Values are divided by two to the power of the column's magnitude, so that all lie in [-1, 1].
+    Values are taken from the column's common centre and divided by its common width, so that all
+    lie in [-1, 1] and squares keep their precision however far from 0 they are.
     """
 
     discloses = (
-        "for each numeric column the count, sum and sum of squares of its values, and how many "
-        "rows it has of each category and class"
+        "how many rows it has, in all and of each category and class, and for each numeric column "
+        "the count, sum and sum of squares of its values"
     )
     reply = Measures
     needs_problem = False
 
     draft: Schema
-    magnitudes: tuple[int, ...]
-    target_magnitude: int
+    places: tuple[Place, ...]
+    target_place: Place
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         numeric = sum(column.kind == "numeric" for column in self.draft.columns)
         categories = sum(len(column.categories) for column in self.draft.columns)
         return {
-            "numeric": Term(3 * numeric, -(2.0**31), 2.0**31, 2.0**-40),
+            "numeric": Term(3 * numeric, -(2.0**31), 2.0**31, RESOLUTION),
             "categories": Term(categories, 0.0, 2.0**31, 1.0),
-            "target": Term(len(self.draft.classes) or 3, -(2.0**31), 2.0**31, 2.0**-40),
+            "target": Term(len(self.draft.classes) or 3, -(2.0**31), 2.0**31, RESOLUTION),
         }
 
     def most_bytes(self, problem: Problem | None) -> int:
@@ -197,8 +206,9 @@ class Evaluate(Task, frozen=True):
     """Judge configurations by stratified k-fold cross-validation on the party's own rows."""
 
     discloses = (
-        "its mean cross-validated loss of each configuration asked, how many fits and CPU seconds "
-        "that took, and whether and why (from a fixed list) a fit failed"
+        "its mean cross-validated loss of each configuration asked, its number of rows (unless all "
+        "parties count equally), how many fits and CPU seconds it took, and whether and why (from "
+        "a fixed list) a fit failed"
     )
     reply = Evaluations
 
