@@ -200,6 +200,7 @@ def test_a_plan_survives_its_file(folder):
         ("tune iris.csv --run iris.csv", "give another with --run"),
         ("compare iris.csv --run iris.csv", "give another with --run"),
         ("resume nothing", "no run in nothing"),
+        ("--bogus", "No such option '--bogus'"),
     ],
 )
 def test_bad_usage_is_one_line_that_names_the_fix(folder, arguments, said):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -142,7 +143,9 @@ def _read_openml(name: str) -> pd.DataFrame:
     from sklearn.datasets import fetch_openml
 
     try:
-        bunch = fetch_openml(**wanted, as_frame=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it announces its retries; the error says it all
+            bunch = fetch_openml(**wanted, as_frame=True)
     except (OSError, HTTPException) as error:
         raise DataError(
             f"the download from OpenML failed ({_reason(error)}): "
