@@ -78,7 +78,7 @@ class Workplace:
             return 0
 
     def left_behind(self) -> list[str]:
-        """Processes and folders of the workplace that still exist."""
+        """Processes and folders of this test that still exist."""
         folders = [str(path) for path in self.scratch.glob("cotune-*")]
         return folders + [str(pid) for pid in self._processes()]
 
