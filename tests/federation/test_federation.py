@@ -316,7 +316,7 @@ def test_bytes_stay_within_the_budget_also_with_retries(problem, limit, broken):
     budget = Budget(bytes=limit)
     with unreliable(TABLES, change, problem=problem, budget=budget) as federation:
         spend(federation, lambda number: federation.sum(tree(number)))
-        spend(federation, lambda number: federation.gather(Search("decision_tree", 1)))
+        spend(federation, lambda number: federation.gather(Search(("decision_tree",), 1)))
         assert federation.ledger.bytes_up + federation.ledger.bytes_down <= limit
         assert (federation.ledger.rounds == 0) == (limit == 100)
 

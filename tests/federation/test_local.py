@@ -105,7 +105,7 @@ def test_a_search_that_is_late_does_not_go_on_behind_the_next_round(registry):
     tables = parts(iris(), 1)
     problem = problem_of(*tables.values(), learners=("decision_tree",))
     engine = LocalEngine(tables, "target", executor=threads())
-    endless = Search("decision_tree", trials=100_000, sampler="random")
+    endless = Search(("decision_tree",), trials=100_000, sampler="random")
     message = encode(Request("run", 1, "gather", endless, problem.digest, problem))
     assert engine.call({"party-1": message}, 0.5)["party-1"] == Refusal(
         "timeout", "no reply within 0.5 seconds"

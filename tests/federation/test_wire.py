@@ -41,7 +41,7 @@ def test_arbitrary_bytes_are_malformed_and_nothing_else(message):
     for decode in (decode_request, decode_reply):
         with pytest.raises(Malformed):
             decode(message)
-    for task in (TREE, Inspect(2), Search("hgb", 1)):
+    for task in (TREE, Inspect(2), Search(("hgb",), 1)):
         with pytest.raises(Malformed):
             decode_body(task, msgspec.Raw(message))
 
@@ -74,7 +74,7 @@ def test_nesting_beyond_measure_is_malformed(beginning):
 
 def test_a_request_keeps_everything_on_its_way():
     problem = problem_of(iris(), space="paper", learners=("decision_tree", "hgb"))
-    for task in (TREE, Inspect(3, "regression", ("a",)), Search("hgb", 5, "random", 0.5)):
+    for task in (TREE, Inspect(3, "regression", ("a",)), Search(("hgb",), 5, "random", 0.5)):
         request = Request("run", 7, "gather", task, problem.digest, problem)
         again = decode_request(encode(request))
         assert again == request

@@ -16,10 +16,11 @@ from cotune.party.tasks import (
     Configuration,
     Evaluate,
     Evaluations,
+    Found,
     Inspect,
     Pair,
-    Pairs,
     Search,
+    Searches,
     Term,
 )
 from cotune.problem import RESOLUTION
@@ -67,7 +68,7 @@ def test_a_task_without_terms_cannot_be_summed():
 
 @pytest.mark.parametrize("metric", ["accuracy", "log_loss"])
 def test_the_size_and_the_fits_of_a_reply_stay_below_what_was_foretold(tmp_path, metric):
-    problem = problem_of(iris(), metric=metric)
+    problem = problem_of(iris(), learners=("decision_tree", "extra_tree"), metric=metric)
     depths = range(1, 12)
     task = Evaluate(tuple(Configuration("decision_tree", {"max_depth": d}) for d in depths))
     party = party_of(iris(), tmp_path)
@@ -76,7 +77,7 @@ def test_the_size_and_the_fits_of_a_reply_stay_below_what_was_foretold(tmp_path,
     for verb in ("gather", "sum"):
         reply = ask(party, task, problem, verb=verb, round=2)
         assert len(encode(reply)) <= task.most_bytes(problem)
-    search = Search("decision_tree", trials=7)
+    search = Search(("decision_tree", "extra_tree"), trials=7)
     reply = ask(party, search, problem)
     assert len(encode(reply)) <= search.most_bytes(problem)
     assert reply.cost.fits <= search.most_fits(problem)
@@ -99,15 +100,35 @@ def test_an_evaluation_counts_each_reason(tmp_path):
 def test_a_gathered_reply_must_fit_its_task(losses):
     task = Evaluate((Configuration("decision_tree", {}),))
     with pytest.raises(Malformed):
-        task.check(Evaluations(losses, [1], [0.0], [0, 0, 0, 0]))
+        task.check(Evaluations(losses, [1], [0.0], [0, 0, 0, 0]), None)
+
+
+def searched(losses=(0.5,), weight=1.0, params=None):
+    params = params or problem_of(iris()).space("decision_tree").clip({})
+    pairs = tuple(Pair(params, loss) for loss in losses)
+    return Searches((Found(pairs, 3, 0.1),), weight)
 
 
 def test_a_gathered_search_must_tell_finite_losses():
+    problem = problem_of(iris())
+    Search(("decision_tree",), 1).check(searched(), problem)
     with pytest.raises(Malformed, match="not a number"):
-        Search("decision_tree", 1).check(Pairs((Pair({}, float("nan")),), 1.0))
+        Search(("decision_tree",), 1).check(searched([float("nan")]), problem)
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_gathered_search_must_tell_a_weight_that_counts(weight):
     with pytest.raises(Malformed, match="weight is not a number above 0"):
-        Search("decision_tree", 1).check(Pairs((Pair({}, 0.5),), weight))
+        Search(("decision_tree",), 1).check(searched(weight=weight), problem_of(iris()))
+
+
+def test_a_gathered_search_must_tell_what_was_asked_and_no_more():
+    problem = problem_of(iris())
+    with pytest.raises(Malformed, match="has 1 searches, not 2"):
+        Search(("decision_tree", "extra_tree"), 1).check(searched(), problem)
+    for losses in ([], [0.1, 0.2]):
+        with pytest.raises(Malformed, match=f"has {len(losses)} pairs for decision_tree"):
+            Search(("decision_tree",), 1).check(searched(losses), problem)
+    for params in ({"max_depth": -3}, {"no_such": 1}):
+        with pytest.raises(Malformed, match="outside the space"):
+            Search(("decision_tree",), 1).check(searched(params=params), problem)

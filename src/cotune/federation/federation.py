@@ -105,7 +105,7 @@ class Federation:
         """Every party's reply, by its name; parties that failed are missing."""
         entry = self._round(task, "gather")
         assert entry.replies is not None
-        return {party: decode_body(task, body) for party, body in entry.replies.items()}
+        return {p: decode_body(task, body, self.problem) for p, body in entry.replies.items()}
 
     def sum(self, task: Task) -> Sums:
         """The total of the parties' replies, and nothing else."""
@@ -246,6 +246,7 @@ class _Answers:
 
     def __init__(self, request: Request, problem: Problem | None) -> None:
         self._request = request
+        self._problem = problem
         self._task: Task = request.task
         self._terms = self._task.terms(problem) | OWN_TERMS if request.verb == "sum" else {}
         self._most_fits = self._task.most_fits(problem) if problem is not None else 0
@@ -274,7 +275,7 @@ class _Answers:
         if isinstance(reply_message, Refusal):
             self.failures[party] = reply_message
         elif isinstance(reply_message, Gathered) and self._request.verb == "gather":
-            decode_body(self._task, reply_message.body)
+            decode_body(self._task, reply_message.body, self._problem)
             self._bodies[party] = reply_message.body
             self._cost += reply_message.cost
         elif isinstance(reply_message, Summand) and self._request.verb == "sum":

@@ -95,13 +95,13 @@ def decode_reply(message: bytes) -> Gathered | Summand | Refusal:
         raise Malformed("the reply is not a message of this version of cotune") from error
 
 
-def decode_body(task: Task, body: msgspec.Raw) -> Reply:
+def decode_body(task: Task, body: msgspec.Raw, problem: Problem | None = None) -> Reply:
     """The gathered reply of `task`, its shape checked by the task."""
     try:
         reply = msgspec.msgpack.decode(body, type=task.reply)
     except _UNREADABLE as error:
         raise Malformed(f"the reply does not fit the task {task.name}") from error
-    task.check(reply)
+    task.check(reply, problem)
     return reply
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from cotune.data.schema import Kind, Schema, TaskKind
-from cotune.errors import CotuneError, Malformed
+from cotune.errors import CotuneError, Malformed, UsageError
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
@@ -31,6 +31,10 @@ REASONS = (
 #: A power of two, so that a value rounded to it times a number of rows is exact in floating point:
 #: totals then do not depend on the order of the parties, nor on how they were added up.
 RESOLUTION = 2.0**-30
+
+
+#: Smaller numbers of iterations that one fit may judge for free.
+MOST_FREE = 7
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -90,7 +94,7 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
         """An upper bound of the size of one party's reply, where it can be known; else 0."""
         return 0
 
-    def check(self, reply: Any) -> None:
+    def check(self, reply: Any, problem: Problem | None) -> None:
         """Raise `Malformed` if a gathered reply does not answer this task."""
 
 
@@ -240,52 +244,118 @@ class Evaluate(Task, frozen=True):
     def most_bytes(self, problem: Problem | None) -> int:
         return _most_summed_bytes(self.terms(problem))
 
-    def check(self, reply: Evaluations) -> None:
+    def check(self, reply: Evaluations, problem: Problem | None) -> None:
         _check_losses(reply.losses, len(self.configurations))
 
 
-class Pair(msgspec.Struct, frozen=True):
-    """A configuration that a party's search tried, and its loss there."""
+class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A configuration that a party's search judged, and its loss there.
+
+    A `free` one cost no fit: it is the same model after fewer iterations.
+    """
 
     params: dict[str, bool | int | float | str | None]
     loss: float
+    free: bool = False
 
 
-class Pairs(Reply, frozen=True):
-    """All trials of a party's local search, in their order, and the party's weight."""
+class Found(msgspec.Struct, frozen=True):
+    """What a party's search of one learner's space judged, in that order, and its cost."""
 
     pairs: tuple[Pair, ...]
+    fits: int
+    cpu_seconds: float
+
+
+class Searches(Reply, frozen=True):
+    """One search per learner that was asked for, and the party's weight."""
+
+    found: tuple[Found, ...]
     weight: float
 
 
 class Search(Task, frozen=True):
-    """Search the learner's space alone, with an Optuna sampler, for a number of trials."""
+    """Search the learners' spaces alone, with an Optuna sampler, each for a number of trials.
 
-    discloses = "every configuration its own search tried with its loss, and its number of rows"
-    reply = Pairs
+    Parameters
+    ----------
+    learners
+        All that are to be searched: they travel in one message.
+    trials
+        Configurations to ask for, per learner.
+    fraction
+        The share of the party's rows that is used.
+    keep
+        How many of the best pairs to tell, per learner (T' of FLoRA's Table 13); None is all.
+    free_pairs
+        Whether a fit also judges smaller numbers of its iterations, where the learner has any.
+    pruning
+        Whether a configuration that is clearly worse than the best so far is spared its
+        remaining folds.
+    """
 
-    learner: str
+    discloses = (
+        "the configurations its own search tried (all or the best of them) with their losses, how "
+        "many fits and CPU seconds that took, and its number of rows"
+    )
+    reply = Searches
+
+    learners: tuple[str, ...]
     trials: int
     sampler: str = "tpe"
     fraction: float = 1.0
+    keep: int | None = None
+    free_pairs: bool = False
+    pruning: bool = False
 
-    def perform(self, party: Party) -> Pairs:
+    def perform(self, party: Party) -> Searches:
         from cotune.party.search import search
 
-        return search(party, self)
+        found = tuple(
+            msgspec.structs.replace(f, pairs=self._kept(f.pairs)) for f in search(party, self)
+        )
+        return Searches(found, party.weight)
+
+    def _kept(self, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
+        return pairs if self.keep is None else tuple(sorted(pairs, key=_loss)[: self.keep])
 
     def most_fits(self, problem: Problem) -> int:
-        return self.trials * problem.folds
+        return len(self.learners) * self.trials * problem.folds
 
     def most_bytes(self, problem: Problem | None) -> int:
         assert problem is not None
-        one = sum(len(name) + 48 for name in problem.spaces[self.learner])
-        return 64 + self.trials * (32 + one)
+        return 64 + sum(self.most_pairs * _most_pair_bytes(problem, n) for n in self.learners)
 
-    def check(self, reply: Pairs) -> None:
-        _check_losses([pair.loss for pair in reply.pairs], None)
+    @property
+    def most_pairs(self) -> int:
+        """The most pairs that a party may tell of one learner."""
+        judged = self.trials * (MOST_FREE + 1 if self.free_pairs else 1)
+        return judged if self.keep is None else min(self.keep, judged)
+
+    def check(self, reply: Searches, problem: Problem | None) -> None:
+        assert problem is not None
+        if len(reply.found) != len(self.learners):
+            raise Malformed(f"the reply has {len(reply.found)} searches, not {len(self.learners)}")
         if not 0 < reply.weight < math.inf:
             raise Malformed("the reply's weight is not a number above 0")
+        for learner, found in zip(self.learners, reply.found, strict=True):
+            if not 0 < len(found.pairs) <= self.most_pairs:
+                raise Malformed(f"the reply has {len(found.pairs)} pairs for {learner}")
+            _check_losses([pair.loss for pair in found.pairs], None)
+            space = problem.space(learner)
+            try:
+                for pair in found.pairs:
+                    space.validate(pair.params)
+            except UsageError as error:
+                raise Malformed("the reply has a configuration outside the space") from error
+
+
+def _loss(pair: Pair) -> float:
+    return pair.loss
+
+
+def _most_pair_bytes(problem: Problem, learner: str) -> int:
+    return 48 + sum(len(name) + 48 for name in problem.spaces[learner])
 
 
 def _most_summed_bytes(terms: dict[str, Term]) -> int:
