@@ -30,11 +30,13 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     parties: tuple[str, ...]
     ended: str = "finished"
     run: str | None = None
+    report: dict[str, Any] = {}
+    chosen: Trial | None = None
 
-    @cached_property
+    @property
     def best(self) -> Trial:
-        """The trial of least loss among those that were judged alike; see `best_of`."""
-        return best_of(self.trials)
+        """The trial that the method settled on, or that of least loss; see `best_of`."""
+        return self.chosen or best_of(self.trials)
 
     @property
     def best_learner(self) -> str:
@@ -71,7 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
 
     def _row(self, learner: str) -> dict[str, Any]:
         trials = [trial for trial in self.trials if trial.learner == learner]
-        best = best_of(trials)
+        best = self.best if learner == self.best_learner else best_of(trials)
         return {
             "learner": learner,
             self.problem.metric_name: self.problem.metric.value(best.loss),
@@ -98,6 +100,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
                     "value": self.problem.metric.value(trial.loss),
                     "loss": trial.loss,
                     **{f"params_{name}": value for name, value in trial.params.items()},
+                    "fraction": trial.fraction,
+                    "predicted": trial.predicted,
                     "parties": trial.parties,
                     "fits": trial.fits,
                     "cpu_seconds": trial.cpu_seconds,
@@ -123,6 +127,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "failures": [msgspec.to_builtins(failure) for failure in self.ledger.failures],
             "ended": self.ended,
             "run": self.run,
+            "report": self.report,
         }
 
     def save(self, path: str | Path) -> None:

@@ -26,14 +26,11 @@ class _Bar(Progress):
         self._task = task
 
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
-        best = best_of(trials)
-        value = problem.metric.value(best.loss)
-        self._bar.update(
-            self._task,
-            completed=step.done,
-            total=step.of,
-            best=f"best {value:.4f} {best.learner}",
-        )
+        self._bar.update(self._task, completed=step.done, total=step.of, best="searching")
+        if trials:
+            best = best_of(trials)
+            value = problem.metric.value(best.loss)
+            self._bar.update(self._task, best=f"best {value:.4f} {best.learner}")
 
 
 @contextmanager

@@ -32,12 +32,30 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("cost", cost_line(outcome.ledger))
     facts.add("disclosed", _bullets(outcome.ledger.disclosed))
+    if outcome.report:
+        facts.add("report", _bullets(_figures(outcome.report)))
     if outcome.ended != "finished":
         facts.add("ended early", outcome.ended)
     console.print(facts.table)
     if outcome.run is not None:
         _print_unbroken(console, "run", outcome.run)
     _show_failures(console, outcome.ledger.failures)
+
+
+def _figures(report: Mapping[str, Any]) -> list[str]:
+    """A method's own figures in a line each; of those that are tables only the names."""
+    lines = []
+    for name, value in report.items():
+        if isinstance(value, Mapping) and not any(
+            isinstance(v, list | Mapping) for v in value.values()
+        ):
+            shown = ", ".join(f"{key} {_written(each)}" for key, each in value.items())
+        else:
+            shown = (
+                "see `report` in --json" if isinstance(value, list | Mapping) else _written(value)
+            )
+        lines.append(f"{name}: {shown}")
+    return lines
 
 
 def show_comparison(

@@ -14,7 +14,8 @@ class Trial(msgspec.Struct, frozen=True):
 
     `loss` is the weighted mean over the `parties` that answered, whose weights add up to `weight`;
     `fits` and `cpu_seconds` are totals over them; `reasons` says where fits failed, with the number
-    of parties.
+    of parties. The parties used a `fraction` of their rows. A `predicted` loss is a surface's value
+    and was not observed.
     """
 
     learner: str
@@ -25,23 +26,36 @@ class Trial(msgspec.Struct, frozen=True):
     fits: int
     cpu_seconds: float
     reasons: dict[str, int] = {}
+    fraction: float = 1.0
+    predicted: bool = False
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
     """The trial of least loss among those that can be compared; the earliest of equals.
 
-    A loss over fewer parties is a loss over other rows: a trial must not win because a difficult
-    party was late. So only those count that were judged with the most usual total weight (of
-    equally usual ones, the larger).
+    An observed loss counts before any that was only predicted, and a loss on more of the rows
+    before one on fewer. A loss over fewer parties is a loss over other rows: a trial must not win
+    because a difficult party was late. So only those count that were judged with the most usual
+    total weight (of equally usual ones, the larger).
     """
-    usual = Counter(trial.weight for trial in trials)
+    seen = [trial for trial in trials if not trial.predicted] or trials
+    fraction = max(trial.fraction for trial in seen)
+    alike = [trial for trial in seen if trial.fraction == fraction]
+    usual = Counter(trial.weight for trial in alike)
     weight = max(usual, key=lambda weight: (usual[weight], weight))
-    return min((t for t in trials if t.weight == weight), key=lambda trial: trial.loss)
+    return min((t for t in alike if t.weight == weight), key=lambda trial: trial.loss)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step of a method: the trials it finished, and that it is at `done` of `of` steps."""
+    """One step of a method: the trials it finished, and that it is at `done` of `of` steps.
+
+    `report` holds figures of the method's own, by their names; they end up in `Outcome.report`.
+    `chosen` is the trial that the method settles on, where that is not for `best_of` to say: the
+    least of many noisy losses is often just the luckiest.
+    """
 
     trials: tuple[Trial, ...]
     done: int
     of: int
+    report: dict[str, Any] = {}
+    chosen: Trial | None = None

@@ -13,12 +13,12 @@ from cotune.errors import DataError, FederationError
 from cotune.federation.federation import BudgetSpent, Federation
 from cotune.methods import method as find_method
 from cotune.outcome import Outcome
-from cotune.problem import Budget, Weights
+from cotune.problem import Budget, Scaling, Weights
 from cotune.progress import Progress, display
 from cotune.run import Run
 from cotune.settings import Settings, spaces_as_json
 from cotune.space import Space
-from cotune.trial import Trial
+from cotune.trial import Step, Trial
 
 
 def tune(
@@ -34,6 +34,7 @@ def tune(
     fixed: Mapping[str, Mapping[str, Any]] | None = None,
     drop: Iterable[str] = (),
     weights: Weights = "rows",
+    scaling: Scaling = "standard",
     seed: int = 0,
     rounds: int | None = None,
     fits: int | None = None,
@@ -50,7 +51,9 @@ def tune(
     federation
         From `cotune.simulate`, or one of real parties.
     method
-        `dash` or `defaults`; `cotune.method_names()` lists all.
+        `flora` (few rounds), `dash` (many), `flash` (many learners), `defaults` (no search);
+        `central` and `multishot` are references for simulations. `cotune.method_names()` lists
+        all.
     learners
         Names of the learners to choose from: `hgb svm mlp random_forest decision_tree extra_tree
         extra_trees logistic_regression xgboost lightgbm`, or your own. By default a boosted, a
@@ -73,6 +76,9 @@ def tune(
         Columns that are not to be used.
     weights
         Whether a party counts by its `rows` or all are `equal` in the mean loss.
+    scaling
+        What learners that measure distances get: columns of mean 0 and deviation 1 over all
+        parties (`standard`), or as they are (`none`), if they came scaled.
     seed
         Of everything random.
     rounds, fits, seconds, bytes
@@ -107,6 +113,7 @@ def tune(
         fixed={name: dict(values) for name, values in (fixed or {}).items()},
         drop=(drop,) if isinstance(drop, str) else tuple(drop),
         weights=weights,
+        scaling=scaling,
         seed=seed,
         budget=budget,
         options=options,
@@ -148,11 +155,11 @@ def _conduct(federation: Federation, run: Run, progress: bool | None) -> Outcome
     """Agree on the problem, run the method, keep what it yields."""
     settings = run.record.settings
     bound = federation.for_run(run.record.id, run.journal, settings.budget)
-    trials: list[Trial] = []
+    steps: list[Step] = []
     try:
         with display(progress, settings, bound) as shown:
-            ended = _run_method(bound, settings, trials, shown)
-        outcome = _outcome(bound, settings, trials, ended, run)
+            ended = _run_method(bound, settings, steps, shown)
+        outcome = _outcome(bound, settings, steps, ended, run)
         run.finish(outcome.encoded())
         return outcome
     finally:
@@ -160,9 +167,9 @@ def _conduct(federation: Federation, run: Run, progress: bool | None) -> Outcome
 
 
 def _run_method(
-    federation: Federation, settings: Settings, trials: list[Trial], shown: Progress
+    federation: Federation, settings: Settings, steps: list[Step], shown: Progress
 ) -> str:
-    """Fill `trials`; the return value says why the run ended."""
+    """Fill `steps`; the return value says why the run ended."""
     options = dict(settings.options)
     if settings.budget.trials is not None and _takes_trials(settings.method):
         options["trials"] = settings.budget.trials
@@ -172,8 +179,8 @@ def _run_method(
         )
         problem = federation.problem = settings.problem(schema)
         for step in find_method(settings.method)(federation, problem, **options):
-            trials += step.trials
-            shown.step(step, trials, problem)
+            steps.append(step)
+            shown.step(step, _trials(steps), problem)
     except BudgetSpent as spent:
         return str(spent)
     return "finished"
@@ -185,15 +192,22 @@ def _takes_trials(name: str) -> bool:
     return "trials" in signature(find_method(name)).parameters
 
 
+def _trials(steps: list[Step]) -> list[Trial]:
+    return [trial for step in steps for trial in step.trials]
+
+
 def _outcome(
-    federation: Federation, settings: Settings, trials: list[Trial], ended: str, run: Run
+    federation: Federation, settings: Settings, steps: list[Step], ended: str, run: Run
 ) -> Outcome:
+    trials = _trials(steps)
     if not trials or federation.problem is None:
         raise FederationError(f"nothing was evaluated: {ended}; give the run a larger budget")
     return Outcome(
         method=settings.method,
         problem=federation.problem,
         trials=tuple(trials),
+        report={name: figure for step in steps for name, figure in step.report.items()},
+        chosen=steps[-1].chosen,
         rounds=tuple(federation.ledger),
         parties=tuple(federation.parties),
         ended=ended,
