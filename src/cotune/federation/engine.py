@@ -14,6 +14,11 @@ class Engine(ABC):
     `cotune.testing.check_engine` is the conformance suite that every engine passes.
     """
 
+    #: A party that holds all parties' rows, for references on pooled data: simulations only.
+    pooled: str | None = None
+    #: Said of every round in the ledger, where the answers are not those of real parties.
+    remark: str = ""
+
     @abstractmethod
     def parties(self) -> list[str]:
         """The names of all parties that can be called, sorted."""

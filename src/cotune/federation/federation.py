@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -101,6 +101,17 @@ class Federation:
             journal=journal, budget=budget, run=run, origin=self.origin,
         )  # fmt: skip
 
+    def pooled(self) -> Federation:
+        """All parties' rows as one party, in a simulation; ledger, journal and budget are shared.
+
+        For the references that the papers compare with, which no real federation can have.
+        """
+        if self.engine.pooled is None:
+            raise UsageError("all rows in one place are to be had in a simulation only")
+        alone = replace(self)
+        alone.parties = [self.engine.pooled]
+        return alone
+
     def gather(self, task: Task) -> dict[str, Reply]:
         """Every party's reply, by its name; parties that failed are missing."""
         entry = self._round(task, "gather")
@@ -144,7 +155,7 @@ class Federation:
         messages = self._messages(request, asked)
         allowed = self._allowed(request.task, messages)
         deadline = None if allowed is None else began + allowed
-        answers = _Answers(request, self.problem)
+        answers = _Answers(request, self.problem, self.engine.remark)
         bytes_down = 0
         waiting = messages
         for _ in range(1 + self.retries):
@@ -244,9 +255,10 @@ class Federation:
 class _Answers:
     """Collects one round's replies, decoded and checked; adds summands up as they come."""
 
-    def __init__(self, request: Request, problem: Problem | None) -> None:
+    def __init__(self, request: Request, problem: Problem | None, remark: str = "") -> None:
         self._request = request
         self._problem = problem
+        self._remark = f" [{remark}]" if remark else ""
         self._task: Task = request.task
         self._terms = self._task.terms(problem) | OWN_TERMS if request.verb == "sum" else {}
         self._most_fits = self._task.most_fits(problem) if problem is not None else 0
@@ -301,7 +313,7 @@ class _Answers:
             bytes_down=bytes_down,
             seconds=seconds,
             cost=self._cost,
-            disclosed=f"{self._task.name}: each party tells {self._task.discloses}",
+            disclosed=f"{self._task.name}: each party tells {self._task.discloses}{self._remark}",
             unseen_fits=self._most_fits * len(self.failures),
             failures=self.failures,
             replies=None if summed else self._bodies,

@@ -9,6 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -45,6 +46,8 @@ class LocalEngine(Engine):
         Where parties remember their evaluations beyond this process.
     """
 
+    pooled = "all-parties-pooled"
+
     def __init__(
         self,
         tables: Mapping[str, pd.DataFrame],
@@ -65,19 +68,21 @@ class LocalEngine(Engine):
             initializer=_leave_interrupts_to_main,
         )
         self._close = weakref.finalize(self, _close, self._workers, self._threads, self._scratch)
-        self._parties = {
-            name: Party(
-                name, frame, target, workers=self._workers, scratch=self._scratch, state=state
-            )
-            for name, frame in tables.items()
-        }
+        self._tables = dict(tables)
+        self._start = partial(
+            Party, target=target, workers=self._workers, scratch=self._scratch, state=state
+        )
+        self._parties = {name: self._start(name, frame) for name, frame in tables.items()}
 
     def parties(self) -> list[str]:
-        return sorted(self._parties)
+        return sorted(self._tables)
 
     def call(
         self, messages: Mapping[str, bytes], timeout: float | None
     ) -> dict[str, bytes | Refusal]:
+        if self.pooled in messages and self.pooled not in self._parties:
+            rows = pd.concat([self._tables[name] for name in self.parties()], ignore_index=True)
+            self._parties[self.pooled] = self._start(self.pooled, rows)
         futures: dict[str, Future[bytes]] = {
             name: self._threads.submit(self._parties[name].perform, message)
             for name, message in messages.items()

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _BUILT_IN = {
     "dash": "cotune.methods.dash",
+    "flora": "cotune.methods.flora",
+    "flash": "cotune.methods.flash",
+    "multishot": "cotune.methods.multishot",
+    "central": "cotune.methods.central",
     "defaults": "cotune.methods.defaults",
 }
 _registered: dict[str, Method] = {}

@@ -34,6 +34,8 @@ class Faulty(Engine):
         self, engine: Engine, faults: Mapping[str, Fault] | None = None, dies_at: int | None = None
     ) -> None:
         self._engine = engine
+        self.pooled = engine.pooled
+        self.remark = engine.remark
         self._faults = dict(faults or {})
         self._dies_at = dies_at
         self.calls = 0
