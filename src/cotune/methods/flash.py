@@ -1,0 +1,249 @@
+"""FLASH: more rows round by round, for the learners whose projected loss is good."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, takewhile
+from typing import Any, cast
+
+import numpy as np
+from msgspec.structs import replace
+
+from cotune.domain import Category, Domain
+from cotune.errors import UsageError, choices
+from cotune.federation.federation import Federation
+from cotune.methods.evaluate import evaluate
+from cotune.party.tasks import Configuration, Found, Search, Searches
+from cotune.problem import Problem, seed_of
+from cotune.space import Params, Space
+from cotune.surrogate import Surrogate
+from cotune.trial import Step, Trial
+
+INNER = ("lbm", "lkbm", "rm")
+#: The first rounds, in which every learner is trained: projections are too noisy to choose by.
+OPEN = 4
+#: The "large number" of random configurations among which RM looks for the best predicted ones.
+DRAWN = 2000
+
+
+def flash(
+    federation: Federation,
+    problem: Problem,
+    *,
+    trials: int = 50,
+    inner: str = "rm",
+    tolerance: float = 0.0,
+    sampler: str = "tpe",
+    first: float = 0.0375,
+    growth: float = 1.5,
+    keep: int = 3,
+    candidates: int = 10,
+) -> Iterator[Step]:
+    """Growing shares of the rows, for the learners that look best when projected to all rows.
+
+    Alam, Kar, Salonidis, Samulowitz: FLASH: Automating Federated Learning using CASH, UAI 2023,
+    Algorithm 1; the numbers at the right are its lines, in `fl_hpo` those of Algorithm 2.
+
+    The learners of a round travel in one message. One that is left out keeps its last projection,
+    and may return when the others' rise; line 11 takes the slope between its own last two
+    fractions. The last fraction is exactly 1, however far the progression overshoots.
+
+    Line 15, the best of the last round, is what `tune` makes of the trials. The report tells
+    `algorithms` (who was trained on which fraction), `projections` (each learner's last LP) and
+    `data_wasted` on those that did not win, in units of all rows: sums of a_m over the rounds, and
+    the `largest` a_m from round 4 on, which Theorem 3 bounds; `data_wasted_share` is their part of
+    all that was spent.
+
+    Parameters
+    ----------
+    trials
+        HPO_iter: configurations per learner and round, at each party.
+    inner
+        What becomes of the parties' searches: `lbm` takes the mean of their best, unjudged; all
+        judge their K best in `lkbm`, and the best by a forest over all they tried in `rm`.
+    tolerance
+        Delta, in units of the loss: how much worse than the best a projected loss may be.
+    sampler
+        Of the parties' searches: `tpe`, `random`, `gp`, `cmaes` or `grid`.
+    first, growth
+        a_0 and r of the fractions a_m = a_0 r^m; the first is a share of the rows in (0, 1].
+    keep
+        K of `lkbm`: configurations that each party tells, per learner.
+    candidates
+        Configurations of `rm` that all parties judge, per learner and round.
+    """
+    _check(inner, tolerance, first, growth, keep=keep, candidates=candidates)
+    for learner in problem.learners:  # a sampler that cannot be is refused here, with a reason
+        problem.search(learner, sampler, trials)
+    told = {"lbm": 1, "lkbm": keep, "rm": None}[inner]
+    fractions = fractions_of(first, growth)
+    curves: dict[str, dict[float, float]] = {learner: {} for learner in problem.learners}
+    LP, best_LP = dict.fromkeys(problem.learners, 0.0), 0.0
+    for m, a in enumerate(fractions):  # line 2
+        if m < OPEN:  # line 3
+            chosen = problem.learners  # line 4
+        else:
+            chosen = tuple(j for j in problem.learners if LP[j] - best_LP <= tolerance)  # line 6
+        search = Search(chosen, trials, sampler, fraction=a, keep=told)
+        judged = fl_hpo(federation, problem, search, inner, candidates)  # lines 8-9
+        for learner in chosen:
+            curves[learner][a] = min(t.loss for t in judged if t.learner == learner)  # line 10
+            LP[learner] = projected(curves[learner])  # line 11
+        best_LP = min(LP.values())  # line 13
+        yield Step(judged, m + 1, len(fractions), report(curves, LP, fractions[: m + 1]))
+
+
+def fractions_of(first: float, growth: float) -> list[float]:
+    """a_0, a_0 r, a_0 r^2, ... while below 1, then 1; rounding must not add a fraction beside it.
+
+    >>> fractions_of(0.25, 1.5)
+    [0.25, 0.375, 0.5625, 0.84375, 1.0]
+    """
+    progression = (first * growth**m for m in count())
+    return [*takewhile(lambda a: a < 1 - 1e-9, progression), 1.0]
+
+
+def projected(curve: Mapping[float, float]) -> float:
+    """Line 11: the loss at all rows, on the line through the last two (fraction, loss).
+
+    >>> projected({0.25: 0.5, 0.5: 0.25})
+    -0.25
+    """
+    *earlier, (a, loss) = curve.items()
+    if not earlier:
+        return loss
+    a_before, loss_before = earlier[-1]
+    return loss + (1 - a) * (loss - loss_before) / (a - a_before)
+
+
+def fl_hpo(
+    federation: Federation, problem: Problem, search: Search, inner: str, candidates: int
+) -> tuple[Trial, ...]:
+    """Algorithm 2 on a fraction of the rows, for all the learners of a round together.
+
+    Its line 4 averages configurations; as in the paper's text, losses are averaged here, and the
+    caller takes the least. What the searches cost is added to each learner's first trial.
+    """
+    replies = cast(dict[str, Searches], federation.gather(search))  # line 1
+    ordered = [replies[party] for party in sorted(replies)]
+    found = {j: [reply.found[i] for reply in ordered] for i, j in enumerate(search.learners)}
+    spaces = {j: problem.space(j) for j in search.learners}
+    seeds = {j: seed_of(problem.seed, "flash", j, search.fraction) for j in search.learners}
+    if inner == "lbm":  # line 2
+        weights = [reply.weight for reply in ordered]
+        judged = [local_best(j, spaces[j], found[j], weights, seeds[j]) for j in found]
+    else:
+        proposed = {
+            j: promising(spaces[j], found[j], candidates, seeds[j])
+            if inner == "rm"
+            else _distinct(pair.params for one in found[j] for pair in one.pairs)
+            for j in found
+        }
+        asked = [Configuration(j, params, search.fraction) for j in found for params in proposed[j]]
+        judged = list(evaluate(federation, asked))  # lines 3-4
+    return tuple(replace(t, fraction=search.fraction) for t in _with_costs(judged, found))
+
+
+def local_best(
+    learner: str, space: Space, found: Sequence[Found], weights: Sequence[float], seed: int
+) -> Trial:
+    """LBM: the parties' best configurations combined, with the mean of their own best losses.
+
+    No party judged the combination itself, so its loss is marked as predicted.
+    """
+    bests = [min(one.pairs, key=lambda pair: pair.loss) for one in found]
+    params = combine(space, [best.params for best in bests], np.random.default_rng(seed))
+    loss = float(np.average([best.loss for best in bests], weights=weights))
+    return Trial(learner, params, loss, len(bests), sum(weights), 0, 0.0, predicted=True)
+
+
+def combine(
+    space: Space, configurations: Sequence[Mapping[str, Any]], rng: np.random.Generator
+) -> Params:
+    """Categories by majority, ties broken at random; numbers by their mean; all parties equal.
+
+    The paper averages the coordinates as they are. Here they are averaged in the scale of the
+    search, which for a log parameter is the geometric mean, and brought to the nearest step.
+    Conditions are met in order: a parameter that the values chosen before it make active is
+    combined over the parties where it is active. If there is none, it gets the centre of its
+    range, or its first category.
+    """
+    combined: Params = {}
+    for name in space:
+        if name in space.active(combined):
+            values = [params[name] for params in configurations if name in params]
+            combined[name] = _combined(space[name], values, rng)
+    return space.validate(combined)
+
+
+def _combined(domain: Domain, values: Sequence[Any], rng: np.random.Generator) -> Any:
+    votes = Counter(values)
+    if len(votes) < 2:  # nobody's, or exactly what all agree on, without rounding
+        return values[0] if values else domain.default
+    if isinstance(domain, Category):
+        tied = [choice for choice in domain.choices if votes[choice] == max(votes.values())]
+        return tied[rng.integers(len(tied))]
+    return domain.decode(domain.encode(values).mean(axis=0))
+
+
+def promising(space: Space, found: Sequence[Found], candidates: int, seed: int) -> list[Params]:
+    """RM: the best predicted of many random configurations, by a forest over all pairs."""
+    pairs = [pair for one in found for pair in one.pairs]
+    surrogate = Surrogate(space, "forest", seed)
+    surrogate.fit([pair.params for pair in pairs], [pair.loss for pair in pairs])
+    rng = np.random.default_rng(seed)
+    drawn = _distinct(space.sample(rng) for _ in range(DRAWN))
+    order = np.argsort(surrogate.predict(drawn)[0], kind="stable")
+    return [drawn[i] for i in order[:candidates]]
+
+
+def report(
+    curves: Mapping[str, Mapping[float, float]], LP: Mapping[str, float], fractions: Sequence[float]
+) -> dict[str, Any]:
+    """The figures of `Outcome.report` after the rounds of these fractions."""
+    trained = {a: [j for j, curve in curves.items() if a in curve] for a in fractions}
+    winner = min(trained[fractions[-1]], key=lambda j: curves[j][fractions[-1]])
+    wasted = {j: _spent(curve, fractions[OPEN:]) for j, curve in curves.items() if j != winner}
+    total = sum(map(sum, curves.values()))
+    return {
+        "algorithms": [{"fraction": a, "learners": names} for a, names in trained.items()],
+        "projections": dict(LP),
+        "data_wasted": wasted,
+        "data_wasted_share": sum(spent["all_rounds"] for spent in wasted.values()) / total,
+    }
+
+
+def _spent(curve: Mapping[float, float], late: Sequence[float]) -> dict[str, float]:
+    used = [a for a in late if a in curve] or [0.0]
+    return {"from_round_4": sum(used), "largest": max(used), "all_rounds": sum(curve)}
+
+
+def _check(inner: str, tolerance: float, first: float, growth: float, **counts: int) -> None:
+    if inner not in INNER:
+        raise UsageError(choices(inner, "inner method of flash", INNER))
+    if not tolerance >= 0:
+        raise UsageError(f"the tolerance is {tolerance}: give a difference of losses, 0 or more")
+    if not 0 < first <= 1:
+        raise UsageError(f"the first fraction is {first}: give a share of the rows in (0, 1]")
+    if not growth > 1:
+        raise UsageError(f"the growth is {growth}: give a factor above 1")
+    for name, number in counts.items():
+        if not isinstance(number, int) or number < 1:
+            raise UsageError(f"{name} is {number!r}: give a whole number of 1 or more")
+
+
+def _distinct(configurations: Iterable[Params]) -> list[Params]:
+    return list({frozenset(params.items()): params for params in configurations}.values())
+
+
+def _with_costs(trials: Sequence[Trial], found: Mapping[str, Sequence[Found]]) -> Iterator[Trial]:
+    """The trials, the first of each learner with the fits and CPU seconds of its searches."""
+    unpaid = dict(found)
+    for trial in trials:
+        searches = unpaid.pop(trial.learner, ())
+        yield replace(
+            trial,
+            fits=trial.fits + sum(one.fits for one in searches),
+            cpu_seconds=trial.cpu_seconds + sum(one.cpu_seconds for one in searches),
+        )
