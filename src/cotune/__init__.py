@@ -16,6 +16,7 @@ _PUBLIC = {
     "Step": "cotune.trial",
     "Federation": "cotune.federation.federation",
     "Engine": "cotune.federation.engine",
+    "RecordedEngine": "cotune.federation.recorded",
     "Ledger": "cotune.federation.ledger",
     "Space": "cotune.space",
     "when": "cotune.space",
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from cotune.federation.engine import Engine as Engine
     from cotune.federation.federation import Federation as Federation
     from cotune.federation.ledger import Ledger as Ledger
+    from cotune.federation.recorded import RecordedEngine as RecordedEngine
     from cotune.learners import learner_names as learner_names
     from cotune.learners import register_learner as register_learner
     from cotune.learners.contract import Learner as Learner
