@@ -187,3 +187,31 @@ def test_optuna_is_silent_and_its_settings_are_left_alone(sampler, capfd):
         run(Search(space, sampler, first={}), 14)
     assert optuna.logging.get_verbosity() == logging.INFO
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+def test_a_configuration_can_be_learned_without_being_asked(sampler, kernel):
+    search = Search(space, sampler, seed=2)
+    run(search, 3)
+    learned = space.clip({"x": 0.0, "rate": 0.01, "kernel": kernel})
+    search.learn(learned, -1.0)
+    assert search.best == (learned, -1.0)
+    for params in run(search, 12):
+        assert space.validate(params) == params
+
+
+def test_a_sampler_heeds_what_was_learned():
+    plain, taught = Search(space, seed=1), Search(space, seed=1)
+    for search in (plain, taught):
+        run(search, 12)
+    for x in (4.0, 4.1, 4.2):
+        taught.learn(space.clip({"x": x}), -1.0)
+    assert plain.ask().params != taught.ask().params
+
+
+def test_only_configurations_of_the_space_with_a_finite_loss_are_learned():
+    search = Search(space)
+    with pytest.raises(UsageError, match="finite"):
+        search.learn(space.clip({}), math.nan)
+    with pytest.raises(UsageError, match="'depth' must be"):
+        search.learn(space.clip({}) | {"depth": 99}, 0.5)

@@ -92,14 +92,38 @@ class Search:
 
     def tell(self, asked: Asked, loss: float) -> None:
         """Report the loss of a configuration, once; lower is better."""
-        if not math.isfinite(loss):
-            raise UsageError(f"the loss of trial {asked.number} is {loss}: tell a finite number")
+        _check(loss, f"trial {asked.number}")
         if asked.number not in self._waiting:
             raise UsageError(f"trial {asked.number} does not wait for a loss: tell each one once")
         self._waiting.remove(asked.number)
         self._study.tell(asked.number, float(loss))
+        self._note(asked.params, loss)
+
+    def learn(self, params: Mapping[str, Any], loss: float) -> None:
+        """Take note of a configuration that was judged without being asked for.
+
+        >>> search = Search(Space({"x": (0.0, 1.0)}))
+        >>> search.learn({"x": 0.25}, 0.1)
+        >>> search.best
+        ({'x': 0.25}, 0.1)
+        """
+        import optuna
+
+        _check(loss, f"configuration {dict(params)}")
+        valid = self._space.validate(params)
+        given: Any = optuna.trial.FixedTrial(valid)
+        self._space.suggest(given)  # leaves the distributions of the active parameters in it
+        with _quiet():
+            self._study.add_trial(
+                optuna.trial.create_trial(
+                    params=given.params, distributions=given.distributions, value=float(loss)
+                )
+            )
+        self._note(valid, loss)
+
+    def _note(self, params: dict[str, Any], loss: float) -> None:
         if self._best is None or loss < self._best[1]:
-            self._best = (asked.params, float(loss))
+            self._best = (params, float(loss))
 
     @property
     def best(self) -> tuple[dict[str, Any], float]:
@@ -107,6 +131,11 @@ class Search:
         if self._best is None:
             raise UsageError("the search has no best configuration before a loss is told")
         return self._best
+
+
+def _check(loss: float, whose: str) -> None:
+    if not math.isfinite(loss):
+        raise UsageError(f"the loss of {whose} is {loss}: tell a finite number")
 
 
 def _study(sampler: str, seed: int) -> optuna.Study:

@@ -6,7 +6,7 @@ import pytest
 from cotune.errors import UsageError
 from cotune.learners import learner
 from cotune.space import Space
-from tests.learners.rows import make_rows, make_schema
+from tests.learners.rows import KINDS, make_rows, make_schema, task_of
 
 PAPER = {
     # FLoRA, appendix D.2.1
@@ -97,3 +97,49 @@ def test_a_table_without_categories_is_fitted(name):
     X, y = make_rows(learner(name), "binary")
     model = learner(name).estimator({}, task="classification", seed=0, schema=numeric)
     assert model.fit(X[:, :3], y).predict(X[:, :3]).shape == y.shape
+
+
+SUBSAMPLED = {
+    "hgb": {"max_iter": 12, "max_features": 0.5},
+    "xgboost": {"n_estimators": 12, "subsample": 0.6, "colsample_bytree": 0.6},
+    "lightgbm": {
+        "n_estimators": 12,
+        "subsample": 0.6,
+        "subsample_freq": 1,
+        "colsample_bytree": 0.6,
+        "min_child_samples": 5,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", SUBSAMPLED)
+@pytest.mark.parametrize("count", [1, 5, 11])
+def test_the_first_rounds_of_a_fit_are_a_fit_with_fewer_rounds(name, kind, count):
+    chosen = learner(name)
+    X, y = make_rows(chosen, kind)
+
+    def fitted(params):
+        task, schema = task_of(kind), make_schema(kind)
+        return chosen.estimator(params, task=task, seed=3, schema=schema).fit(X, y)
+
+    view = chosen.truncated(fitted(SUBSAMPLED[name]), count)
+    fewer = fitted(SUBSAMPLED[name] | {chosen.iterations: count})
+    np.testing.assert_array_equal(view.predict(X), fewer.predict(X))
+    if kind != "regression":
+        np.testing.assert_array_equal(view.predict_proba(X), fewer.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("xgboost", {"booster": "dart"}),
+        ("lightgbm", {"boosting_type": "dart"}),
+        ("lightgbm", {"subsample": 0.5, "subsample_freq": 1, "min_child_samples": 28}),
+    ],
+    ids=["xgboost dart", "lightgbm dart", "rounds without a tree"],
+)
+def test_a_fit_that_cannot_tell_shows_nothing(name, params):
+    X, y = make_rows(learner(name), "binary")
+    model = build(name, params | {"n_estimators": 40}).fit(X, y)
+    assert learner(name).truncated(model, 5) is None

@@ -9,9 +9,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from cotune.learners import learner
+from cotune.learners.contract import Learner
 from cotune.party.fit import DIED, NOT_FINITE, RAISED, REFUSED, Job, run_job
 from cotune.party.rows import Rows
 from cotune.party.tasks import REASONS, Configuration
+from cotune.space import Space
 from tests.parts import (
     CANARY,
     NotANumber,
@@ -27,13 +29,13 @@ from tests.parts import (
 FOLDS = 4
 
 
-def fitted(tmp_path, frame, chosen, params, others=(), **settings):
+def fitted(tmp_path, frame, chosen, params, others=(), free=(), **settings):
     """The job's result for all folds, on the rows of `frame`."""
     problem = problem_of(frame, *others, **({"folds": FOLDS} | settings))
     rows = Rows(tmp_path / problem.digest, frame, problem)
     rows.prepare(chosen.features)
     folds = tuple(range(problem.folds))
-    return run_job(Job(rows.folder, chosen, Configuration(chosen.name, params), folds))
+    return run_job(Job(rows.folder, chosen, Configuration(chosen.name, params), folds, free))
 
 
 @pytest.mark.parametrize(
@@ -163,3 +165,87 @@ def test_a_fold_in_which_the_metric_is_undefined_is_not_a_failure(tmp_path):
     result = fitted(tmp_path, frame, learner("decision_tree"), {}, metric="roc_auc")
     assert result.reason is None
     assert np.isnan(result.losses).sum() == FOLDS - 1
+
+
+def with_free(tmp_path, frame, chosen, params, counts, others=(), **settings):
+    """The job's result with the counts scored too, and those of fits with these counts."""
+    own = fitted(tmp_path, frame, chosen, params, others, free=counts, **settings)
+    fewer = [
+        fitted(tmp_path, frame, chosen, params | {chosen.iterations: count}, others, **settings)
+        for count in counts
+    ]
+    return own, fewer
+
+
+@pytest.mark.parametrize("name", ["hgb", "random_forest", "extra_trees"])
+@pytest.mark.parametrize("metric", ["accuracy", "log_loss"])
+def test_free_counts_score_what_fits_with_these_counts_score(tmp_path, name, metric):
+    chosen = learner(name)
+    own, fewer = with_free(tmp_path, wine(), chosen, {chosen.iterations: 12}, (1, 5), metric=metric)
+    assert (
+        own.losses
+        == fitted(tmp_path, wine(), chosen, {chosen.iterations: 12}, metric=metric).losses
+    )
+    assert [tuple(losses) for losses in zip(*own.free, strict=True)] == [f.losses for f in fewer]
+
+
+class Averaging(Learner):
+    """Predicts the mean of the first draws; a dense regressor with iterations."""
+
+    name = "averaging"
+    features = "dense"
+    iterations = "draws"
+
+    class _Estimator:
+        def __init__(self, draws):
+            self.draws = draws
+
+        def fit(self, X, y):
+            self.y = y
+
+        def predict(self, X):
+            return np.full(len(X), self.y[: self.draws].mean())
+
+    def space(self, task, which="default"):
+        return Space({"draws": (1, 9)})
+
+    def defaults(self, task):
+        return {"draws": 9}
+
+    def estimator(self, params, *, task, seed, schema):
+        return self._Estimator(params["draws"])
+
+    def truncated(self, estimator, count):
+        view = self._Estimator(count)
+        view.y = estimator.y
+        return view
+
+
+def test_free_counts_of_a_dense_regressor_are_in_the_targets_own_unit(tmp_path):
+    own, fewer = with_free(tmp_path, diabetes(), Averaging(), {"draws": 9}, (2, 4), metric="rmse")
+    assert [tuple(losses) for losses in zip(*own.free, strict=True)] == [f.losses for f in fewer]
+
+
+def test_a_party_with_one_class_scores_free_counts_too(tmp_path):
+    others = (people(labels="xyz"),)
+    alone = people(labels="x", seed=1)
+    own, fewer = with_free(tmp_path, alone, learner("hgb"), {"max_iter": 9}, (3,), others)
+    assert own.free == tuple((loss,) for loss in fewer[0].losses)
+
+
+class Untold(Averaging):
+    def truncated(self, estimator, count):
+        return None
+
+
+class Failing(Averaging):
+    def truncated(self, estimator, count):
+        raise ValueError(CANARY)
+
+
+@pytest.mark.parametrize("chosen", [Untold(), Failing()])
+def test_a_fit_that_cannot_tell_free_counts_still_tells_its_own(tmp_path, chosen):
+    result = fitted(tmp_path, diabetes(), chosen, {"draws": 9}, free=(2, 4), metric="rmse")
+    assert result.reason is None
+    assert len(result.losses) == FOLDS
+    assert result.free == ((),) * FOLDS

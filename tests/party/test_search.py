@@ -2,15 +2,23 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import optuna
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.tree import DecisionTreeClassifier
 
 from cotune.federation.federation import Federation
 from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Gathered, Refusal, decode_body
 from cotune.learners import register_learner
-from cotune.party.tasks import Search
-from tests.parts import Counting, ask, iris, parts, party_of, problem_of
+from cotune.party.search import free_counts
+from cotune.party.tasks import MOST_FREE, Configuration, Evaluate, Search
+from cotune.settings import spaces_as_json
+from cotune.space import Space, when
+from tests.parts import Counting, OwnLearner, ask, iris, parts, party_of, problem_of
 
 
 @pytest.fixture
@@ -98,3 +106,217 @@ def test_an_unknown_learner_is_refused_by_name(tmp_path, problem):
     assert reply == Refusal(
         "unknown_learner", "the learner 'no_such' is not installed at this party"
     )
+
+
+def board(rows=300):
+    """Rows on which configurations differ clearly: the squares of a chess board."""
+    values = np.random.default_rng(0).random((rows, 2))
+    colour = np.floor(values * 4).sum(axis=1) % 2
+    return pd.DataFrame({"a": values[:, 0], "b": values[:, 1], "target": colour.astype(int)})
+
+
+TREES = Search(("decision_tree",), trials=25)
+PRUNED = Search(("decision_tree",), trials=25, pruning=True)
+
+
+@pytest.fixture(scope="module")
+def many_folds():
+    return problem_of(board(), folds=10)
+
+
+def found_by(party, task, problem, **where):
+    """What the search of one learner found, and what it cost."""
+    reply = ask(party, task, problem, **where)
+    return decode_body(task, reply.body, problem).found[0], reply.cost
+
+
+def judge(party, learner, configurations, problem, **where):
+    task = Evaluate(tuple(Configuration(learner, params) for params in configurations))
+    return decode_body(task, ask(party, task, problem, **where).body, problem)
+
+
+def best(found):
+    return min(found.pairs, key=lambda pair: pair.loss)
+
+
+def test_a_pruned_search_finds_as_good_a_configuration_with_fewer_fits(tmp_path, many_folds):
+    whole, cost = found_by(party_of(board(), tmp_path / "whole"), TREES, many_folds)
+    pruned, less = found_by(party_of(board(), tmp_path / "pruned"), PRUNED, many_folds)
+    assert len(pruned.pairs) == 25
+    assert less.fits == pruned.fits < 0.8 * cost.fits
+    assert best(pruned).loss <= best(whole).loss + 0.01
+
+
+def test_the_best_of_a_pruned_search_was_judged_on_all_folds(tmp_path, many_folds):
+    party = party_of(board(), tmp_path)
+    found, _ = found_by(party, PRUNED, many_folds)
+    again = judge(party, "decision_tree", [best(found).params], many_folds, round=2)
+    assert again.losses == [best(found).loss]
+    assert again.fits == [0]
+
+
+def test_a_stopped_configuration_is_completed_at_the_cost_of_its_missing_folds(
+    tmp_path, many_folds
+):
+    party, fresh = (party_of(board(), tmp_path / name) for name in ("searched", "fresh"))
+    found, _ = found_by(party, PRUNED, many_folds)
+    asked = list({repr(pair.params): pair.params for pair in found.pairs}.values())
+    completed = judge(party, "decision_tree", asked, many_folds, round=2)
+    assert found.fits + sum(completed.fits) == 10 * len(asked)
+    assert {0, 7} <= set(completed.fits)
+    assert completed.losses == judge(fresh, "decision_tree", asked, many_folds).losses
+
+
+FREE_AND_PRUNED = Search(("hgb", "random_forest"), trials=6, free_pairs=True, pruning=True)
+
+
+@pytest.fixture(scope="module")
+def small_ensembles():
+    spaces = {
+        "hgb": {"max_iter": (2, 30, "log"), "learning_rate": (1e-3, 1.0, "log")},
+        "random_forest": {"n_estimators": (2, 20), "max_depth": (1, 8)},
+    }
+    spaces = spaces_as_json(spaces)
+    return problem_of(board(120), learners=tuple(spaces), spaces=spaces, folds=5)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        FREE_AND_PRUNED,
+        Search(FREE_AND_PRUNED.learners, trials=6, free_pairs=True),
+        Search(FREE_AND_PRUNED.learners, trials=6, pruning=True),
+    ],
+    ids=["both", "free pairs", "pruning"],
+)
+def test_a_repeated_search_of_a_restarted_party_tells_the_same_and_fits_nothing(
+    tmp_path, small_ensembles, task
+):
+    state = tmp_path / "state"
+    before = ask(party_of(board(120), tmp_path / "1", state=state), task, small_ensembles)
+    party = party_of(board(120), tmp_path / "2", state=state)
+    searches = decode_body(task, before.body, small_ensembles).found
+    completed = [
+        judge(party, name, [pair.params for pair in found.pairs], small_ensembles, round=2)
+        for name, found in zip(task.learners, searches, strict=True)
+    ]
+    assert any(sum(one.fits) for one in completed) == task.pruning
+    fitted = (state / "party-1" / "run.jsonl").read_bytes()
+    restarted = party_of(board(120), tmp_path / "3", state=state)
+    assert ask(restarted, task, small_ensembles) == before
+    assert (state / "party-1" / "run.jsonl").read_bytes() == fitted
+
+
+@pytest.mark.parametrize("name", ["hgb", "random_forest"])
+def test_free_pairs_are_what_evaluations_of_these_configurations_tell(
+    tmp_path, small_ensembles, name
+):
+    task = Search((name,), trials=4, free_pairs=True)
+    party, fresh = (party_of(board(120), tmp_path / side) for side in ("searched", "fresh"))
+    found, cost = found_by(party, task, small_ensembles)
+    assert cost.fits <= 4 * 5
+    assert not found.pairs[0].free
+    params = [pair.params for pair in found.pairs]
+    losses = [pair.loss for pair in found.pairs]
+    assert any(pair.free for pair in found.pairs)
+    recalled = judge(party, name, params, small_ensembles, round=2)
+    assert (recalled.losses, sum(recalled.fits)) == (losses, 0)
+    assert judge(fresh, name, params, small_ensembles).losses == losses
+
+
+def test_free_pairs_follow_the_pair_that_was_asked_for(tmp_path, small_ensembles):
+    task = Search(("hgb",), trials=3, free_pairs=True)
+    found, _ = found_by(party_of(board(120), tmp_path), task, small_ensembles)
+    asked = None
+    for pair in found.pairs:
+        if not pair.free:
+            asked, smallest = pair.params, 0
+        else:
+            assert pair.params | {"max_iter": asked["max_iter"]} == asked
+            assert smallest < pair.params["max_iter"] < asked["max_iter"]
+            smallest = pair.params["max_iter"]
+
+
+def test_a_learner_without_iterations_has_no_free_pairs(tmp_path, many_folds):
+    task = Search(("decision_tree",), trials=4, free_pairs=True)
+    found, _ = found_by(party_of(board(), tmp_path), task, many_folds)
+    assert [pair.free for pair in found.pairs] == [False] * 4
+
+
+def test_the_sampler_learns_that_fewer_iterations_did_better(tmp_path, registry):
+    register_learner(Overfitting())
+    problem = problem_of(iris(), learners=("overfitting",))
+    free, plain = (
+        found_by(
+            party_of(iris(), tmp_path / str(i)),
+            Search(("overfitting",), trials=25, free_pairs=free_pairs),
+            problem,
+        )[0]
+        for i, free_pairs in enumerate((True, False))
+    )
+    rounds = [
+        [pair.params["rounds"] for pair in found.pairs if not pair.free] for found in (free, plain)
+    ]
+    assert best(free).params["rounds"] == 1
+    assert np.mean(rounds[0]) < np.mean(rounds[1])
+
+
+class Overfitting(OwnLearner):
+    """The more rounds, the more rows it predicts wrong."""
+
+    name = "overfitting"
+    iterations = "rounds"
+
+    class _Estimator:
+        def __init__(self, rounds):
+            self.rounds = rounds
+
+        def fit(self, X, y):
+            self.tree = DecisionTreeClassifier(random_state=0).fit(X, y)
+
+        def predict(self, X):
+            right = self.tree.predict(X)
+            return np.where(np.arange(len(X)) * 100 < self.rounds * len(X), (right + 1) % 3, right)
+
+    def space(self, task, which="default"):
+        return Space({"rounds": (1, 100), "other": (0.0, 1.0)})
+
+    def defaults(self, task):
+        return {"rounds": 50, "other": 0.5}
+
+    def estimator(self, params, *, task, seed, schema):
+        return self._Estimator(params["rounds"])
+
+    def truncated(self, estimator, count):
+        view = self._Estimator(count)
+        view.tree = estimator.tree
+        return view
+
+
+@given(st.integers(0, 50), st.integers(1, 1000), st.data())
+def test_free_counts_are_few_smaller_ones_of_the_space(low, width, data):
+    space = Space({"n": (low, low + width), "x": (0.0, 1.0)})
+    own = data.draw(st.integers(low, low + width))
+    counts = free_counts(space, {"n": own, "x": 0.5}, "n")
+    assert len(counts) <= MOST_FREE
+    assert list(counts) == sorted(set(counts))
+    assert all(max(1, low) <= count < own for count in counts)
+    if own > max(1, low):
+        assert counts[0] == max(1, low)
+
+
+@pytest.mark.parametrize(
+    ("space", "counts"),
+    [
+        (Space({"n": (10, 200)}), (10, 14, 20, 27, 38, 53, 74)),
+        (Space({"n": (10, 110, 20)}), (10, 30, 50, 70)),
+        (Space({"n": 104}), ()),
+        (Space({"n": [52, 104]}), ()),
+        (Space({"m": (10, 200)}), ()),
+        (Space({"n": (10, 200), "m": when((0.0, 1.0), n=[10, 14, 20])}), (27, 38, 53, 74)),
+    ],
+    ids=["whole numbers", "steps", "fixed", "categories", "absent", "conditional"],
+)
+def test_free_counts_are_evenly_spread_in_their_logarithm(space, counts):
+    params = space.clip({"n": 104})
+    assert free_counts(space, params, "n") == counts

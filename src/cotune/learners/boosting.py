@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from copy import copy
+from functools import partial
 from itertools import compress, count
 from typing import TYPE_CHECKING, Any
 
+from cotune.learners.contract import Estimator
 from cotune.learners.declared import DeclaredLearner, categorical, table
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ class HistGradientBoosting(DeclaredLearner):
         max_leaf_nodes=31,
         max_features=1.0,
     )
+    iterations = "max_iter"
 
     def settings(self, seed: int, schema: Schema) -> dict[str, Any]:
         return {
@@ -59,6 +63,11 @@ class HistGradientBoosting(DeclaredLearner):
             "early_stopping": False,
             "categorical_features": categorical(schema),
         }
+
+    def truncated(self, estimator: Any, count: int) -> Estimator | None:
+        view: Estimator = copy(estimator)
+        vars(view).update(_predictors=estimator._predictors[:count], max_iter=count)
+        return view
 
 
 class XGBoost(DeclaredLearner):
@@ -94,6 +103,7 @@ class XGBoost(DeclaredLearner):
         reg_lambda=1.0,
         reg_alpha=0.0,
     )
+    iterations = "n_estimators"
 
     def settings(self, seed: int, schema: Schema) -> dict[str, Any]:
         return {
@@ -104,6 +114,12 @@ class XGBoost(DeclaredLearner):
             "enable_categorical": True,
             "feature_types": ["c" if is_category else "q" for is_category in categorical(schema)],
         }
+
+    def truncated(self, estimator: Any, count: int) -> Estimator | None:
+        """The first rounds; None for boosters other than trees: DART rescales earlier ones."""
+        if estimator.booster not in (None, "gbtree"):
+            return None
+        return _limited(estimator, iteration_range=(0, count))
 
 
 class LightGBM(DeclaredLearner):
@@ -143,6 +159,7 @@ class LightGBM(DeclaredLearner):
         learning_rate=0.1,
         reg_lambda=0.0,
     )
+    iterations = "n_estimators"
 
     def settings(self, seed: int, schema: Schema) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -158,3 +175,24 @@ class LightGBM(DeclaredLearner):
             # The spelling `categorical_feature` also works, but with a warning that it does not.
             settings["categorical_column"] = columns
         return settings
+
+    def truncated(self, estimator: Any, count: int) -> Estimator | None:
+        """The first rounds; None if earlier ones were rescaled (DART) or some brought no tree.
+
+        A round that finds no split leaves no trace in the model, and with rows or columns drawn
+        anew the next may find one: which trees a fit with fewer rounds would have is then unknown.
+        """
+        if estimator.boosting_type != "gbdt":
+            return None
+        if estimator.booster_.current_iteration() != estimator.n_estimators:
+            return None
+        return _limited(estimator, num_iteration=count)
+
+
+def _limited(estimator: Any, **limit: Any) -> Estimator:
+    """A copy that shares the trees, which the libraries would copy by writing them out."""
+    view: Estimator = copy(estimator)
+    for name in ("predict", "predict_proba"):
+        if hasattr(estimator, name):
+            setattr(view, name, partial(getattr(estimator, name), **limit))
+    return view

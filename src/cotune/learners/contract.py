@@ -45,6 +45,9 @@ class Learner(ABC):
     library: ClassVar[str | None] = None
     #: The extra of cotune that brings the library, for the error when it is not installed.
     extra: ClassVar[str | None] = None
+    #: The parameter that counts iterations (trees, rounds), if the first ones of a fit are the
+    #: model that a fit with fewer would give; `truncated` then shows that model.
+    iterations: ClassVar[str | None] = None
 
     @abstractmethod
     def space(self, task: TaskKind, which: SpaceName = "default") -> Space:
@@ -71,3 +74,11 @@ class Learner(ABC):
         Classifiers get labels 0..k-1 without gaps and must offer `predict_proba` or
         `decision_function`. Heavy libraries are imported here, not at the module's top.
         """
+
+    def truncated(self, estimator: Any, count: int) -> Estimator | None:
+        """A view of a fitted estimator that predicts with its first `count` iterations only.
+
+        Its predictions are those of a fit with that count and the same seed, and the estimator
+        stays as it is. None where this fit cannot tell. Asked only if `iterations` is set.
+        """
+        raise NotImplementedError(f"learner {self.name!r} does not count iterations")

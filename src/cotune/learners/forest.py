@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from cotune.learners.contract import Estimator
 from cotune.learners.declared import DeclaredLearner, Only, table
 
 if TYPE_CHECKING:
@@ -55,9 +57,15 @@ class RandomForest(DeclaredLearner):
     paper = table(n_estimators=(50, 300), **_PAPER_TREE)
     wide = table(n_estimators=(20, 500, "log"), **_WIDE_TREE)
     baseline = table(n_estimators=100, **_TREE_BASELINE)
+    iterations = "n_estimators"
 
     def settings(self, seed: int, schema: Schema) -> dict[str, Any]:
         return {"random_state": seed, "n_jobs": 1}
+
+    def truncated(self, estimator: Any, count: int) -> Estimator | None:
+        view: Estimator = copy(estimator)
+        vars(view).update(estimators_=estimator.estimators_[:count], n_estimators=count)
+        return view
 
 
 class ExtraTrees(RandomForest):

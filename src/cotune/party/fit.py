@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from cotune.learners.contract import Learner
 from cotune.party.rows import Opened, fold_indices, open_rows
 from cotune.party.score import NotFinite, score
 from cotune.party.tasks import REASONS, Configuration
+from cotune.problem import Problem
 
 REFUSED, RAISED, NOT_FINITE, DIED = REASONS
 
@@ -29,21 +31,28 @@ class Job(msgspec.Struct, frozen=True):
     """Which folds of which configuration to fit, and where the rows lie.
 
     The learner travels as an object, not by name, so that one that was registered in the
-    user's own script is known to the worker too.
+    user's own script is known to the worker too. `free` are smaller numbers of its iterations
+    to score with the same fits.
     """
 
     folder: Path
     learner: Learner
     configuration: Configuration
     folds: tuple[int, ...]
+    free: tuple[int, ...] = ()
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """Losses of the job's folds that could be fitted, in order; why, if any could not."""
+    """Losses of the job's folds that could be fitted, in order; why, if any could not.
+
+    `free` has for each of these folds the losses of the job's free counts; none where the fit
+    cannot tell them.
+    """
 
     losses: tuple[float, ...]
     cpu_seconds: float
     reason: str | None = None
+    free: tuple[tuple[float, ...], ...] = ()
 
 
 def run_job(job: Job) -> Fitted:
@@ -54,13 +63,18 @@ def run_job(job: Job) -> Fitted:
     with warnings.catch_warnings(), np.errstate(all="ignore"), _one_thread(job.learner.name):
         warnings.simplefilter("ignore")
         results = [_attempt(job, rows, X, fold) for fold in job.folds]
-    losses = tuple(result for result in results if isinstance(result, float))
+    scored = [result for result in results if not isinstance(result, str)]
     reason = next((result for result in results if isinstance(result, str)), None)
-    return Fitted(losses, time.thread_time() - began, reason)
+    losses, free = tuple(loss for loss, _ in scored), tuple(free for _, free in scored)
+    return Fitted(losses, time.thread_time() - began, reason, free)
 
 
-def _attempt(job: Job, rows: Opened, X: np.ndarray, fold: int) -> float | str:
-    """The loss of one fold, or why there is none."""
+#: The loss of a fold, and those of the free counts.
+_Scored = tuple[float, tuple[float, ...]]
+
+
+def _attempt(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored | str:
+    """What one fold scored, or why it did not."""
     try:
         return _fit_fold(job, rows, X, fold)
     except UsageError:
@@ -71,37 +85,67 @@ def _attempt(job: Job, rows: Opened, X: np.ndarray, fold: int) -> float | str:
         return RAISED
 
 
-def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> float:
-    problem, y = rows.problem, rows.y
-    train, test = fold_indices(job.folder, job.configuration.fraction)[fold]
+def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored:
+    asked = job.configuration
+    train, test = fold_indices(job.folder, asked.fraction, asked.training)[fold]
+    estimator, present = _fit(job, rows.problem, X[train], rows.y[train])
+
+    def loss(fitted: Any) -> float:
+        return score(rows.problem, fitted, present, X[test], rows.y[test])
+
+    return loss(estimator), _free_losses(job, estimator, loss)
+
+
+def _fit(job: Job, problem: Problem, X: np.ndarray, y: np.ndarray) -> tuple[Any, np.ndarray]:
+    """The fitted estimator, and the classes that it was fitted on."""
     estimator: Any = job.learner.estimator(
         job.configuration.params, task=problem.task, seed=problem.seed, schema=problem.schema
     )
     if problem.task == "regression":
         if job.learner.features == "dense":  # its target is standardised like its columns
             estimator = _Standardised(estimator, problem.schema)
-        estimator.fit(X[train], y[train])
-        return score(problem, estimator, np.empty(0), X[test], y[test])
-    present, labels = np.unique(y[train], return_inverse=True)
+        estimator.fit(X, y)
+        return estimator, np.empty(0)
+    present, labels = np.unique(y, return_inverse=True)
     if len(present) == 1:  # a party may have one class only: there is one thing to predict
         estimator = DummyClassifier()
-    estimator.fit(X[train], labels)
-    return score(problem, estimator, present, X[test], y[test])
+    estimator.fit(X, labels)
+    return estimator, present
+
+
+def _free_losses(job: Job, estimator: Any, loss: Callable[[Any], float]) -> tuple[float, ...]:
+    """The losses of the job's free counts; what goes wrong here does not fail the fold."""
+    try:
+        views = [_truncated(job.learner, estimator, count) for count in job.free]
+        return () if any(view is None for view in views) else tuple(map(loss, views))
+    except Exception:
+        return ()
+
+
+def _truncated(learner: Learner, estimator: Any, count: int) -> Any:
+    if isinstance(estimator, DummyClassifier):  # predicts its one class after any count
+        return estimator
+    if isinstance(estimator, _Standardised):
+        return estimator.truncated(learner, count)
+    return learner.truncated(estimator, count)
 
 
 class _Standardised:
     """A regressor that sees its target with mean 0 and deviation 1, by the schema's figures."""
 
     def __init__(self, regressor: Any, schema: Schema) -> None:
-        self._regressor = regressor
-        self._mean, self._scale = schema.target_mean, schema.target_scale
+        self._regressor, self._schema = regressor, schema
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> None:
-        self._regressor.fit(X, (y - self._mean) / self._scale)
+        self._regressor.fit(X, (y - self._schema.target_mean) / self._schema.target_scale)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        predicted: np.ndarray = self._regressor.predict(X) * self._scale + self._mean
-        return predicted
+        standardised: np.ndarray = self._regressor.predict(X)
+        return standardised * self._schema.target_scale + self._schema.target_mean
+
+    def truncated(self, learner: Learner, count: int) -> _Standardised | None:
+        regressor = learner.truncated(self._regressor, count)
+        return None if regressor is None else _Standardised(regressor, self._schema)
 
 
 def _one_thread(learner: str) -> Any:

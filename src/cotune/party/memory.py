@@ -1,7 +1,8 @@
-"""What a party has evaluated in a run, so that no configuration is fitted twice."""
+"""What a party has fitted in a run, so that no fold of a configuration is fitted twice."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,50 +10,80 @@ import msgspec
 
 from cotune.party.tasks import Configuration
 
+#: Losses by fold; None where a fold does not define the metric.
+Losses = tuple[float | None, ...]
 
-class Evaluation(msgspec.Struct, frozen=True):
-    """A configuration's judgement: mean loss over the folds, why it failed, what it cost.
+
+class Batch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Folds of a configuration that were fitted together, their losses, and what that cost.
 
     `round` is the round that paid for it: asked again in that round (a coordinator that was
-    killed and resumed), the party tells the same cost; asked in a later one, none.
+    killed and resumed), the party tells the same cost; asked in a later one, none. If any of the
+    fits failed there is a `reason`, and the losses are of no use. `free` are the losses of the
+    same models after fewer of their `iterations`, by that number.
     """
 
-    loss: float
+    folds: tuple[int, ...]
+    losses: Losses
     fits: int
     cpu_seconds: float
     round: int
     reason: str | None = None
+    iterations: str | None = None
+    free: dict[int, Losses] = {}
+
+    def loss(self, fold: int, count: int | None = None) -> float | None:
+        """The fold's loss, after all iterations or the first `count` of them."""
+        losses = self.losses if count is None else self.free[count]
+        return losses[self.folds.index(fold)]
 
 
 class _Line(msgspec.Struct, frozen=True):
     configuration: Configuration
-    evaluation: Evaluation
+    batch: Batch
 
 
 class Memory:
-    """Evaluations by configuration, appended to a file as they come, if there is a file."""
+    """Folds by configuration, appended to a file as they come, if there is a file.
+
+    The first that is known of a fold stays what is known of it.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._known: dict[str, Evaluation] = {}
+        self._known: dict[str, dict[int, Batch]] = {}
         if path is not None and path.exists():
             self._read(path)
 
-    def get(self, configuration: Configuration) -> Evaluation | None:
-        return self._known.get(key(configuration))
+    @property
+    def is_empty(self) -> bool:
+        return not self._known
 
-    def put(self, configuration: Configuration, evaluation: Evaluation) -> None:
-        self._known[key(configuration)] = evaluation
+    def get(self, configuration: Configuration) -> Mapping[int, Batch]:
+        """The batches that tell of this configuration, by fold."""
+        return self._known.get(key(configuration), {})
+
+    def put(self, configuration: Configuration, batch: Batch) -> None:
+        self._learn(configuration, batch)
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
-                file.write(b"\n" + msgspec.json.encode(_Line(configuration, evaluation)))
+                file.write(b"\n" + msgspec.json.encode(_Line(configuration, batch)))
 
     def _read(self, path: Path) -> None:
         for line in path.read_bytes().splitlines():
             with suppress(msgspec.DecodeError):  # a kill or a full disk may have cut a line short
                 known = msgspec.json.decode(line, type=_Line)
-                self._known[key(known.configuration)] = known.evaluation
+                self._learn(known.configuration, known.batch)
+
+    def _learn(self, configuration: Configuration, batch: Batch) -> None:
+        known = self._known.setdefault(key(configuration), {})
+        for fold in batch.folds:
+            known.setdefault(fold, batch)
+        for count, losses in batch.free.items():
+            params = configuration.params | {str(batch.iterations): count}
+            smaller = msgspec.structs.replace(configuration, params=params)
+            self._learn(smaller, Batch(batch.folds, losses, 0, 0.0, batch.round))
 
 
 def key(configuration: Configuration) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cotune import search as optuna_search
-from cotune.party.memory import Evaluation
-from cotune.party.tasks import Configuration, Found, Pair, Search
+from cotune.domain import Integer
+from cotune.learners import learner as learner_of
+from cotune.party.evaluate import Entrant, Evaluation
+from cotune.party.tasks import MOST_FREE, Configuration, Found, Pair, Search
 from cotune.problem import seed_of
+from cotune.space import Space
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
@@ -23,7 +28,7 @@ def search(party: Party, task: Search) -> list[Found]:
     searches = [_OneSearch(party, task, learner) for learner in task.learners]
     for _ in range(task.trials):
         asking = [one for one in searches if one.ask()]
-        evaluations = party.evaluate([one.configuration for one in asking])
+        evaluations = party.race([one.entrant for one in asking])
         for one, evaluation in zip(asking, evaluations, strict=True):
             one.tell(evaluation)
     return [one.found() for one in searches]
@@ -32,19 +37,22 @@ def search(party: Party, task: Search) -> list[Found]:
 class _OneSearch:
     """The search of one learner's space."""
 
-    configuration: Configuration
+    entrant: Entrant
 
     def __init__(self, party: Party, task: Search, learner: str) -> None:
         party.require(learner)
         problem = party.problem
         self._task, self._learner = task, learner
+        self._space = problem.space(learner)
+        self._iterations = learner_of(learner).iterations if task.free_pairs else None
         self._search = optuna_search.Search(
-            problem.space(learner),
+            self._space,
             sampler=task.sampler,
             seed=seed_of(problem.seed, learner, party.name),
             first=problem.defaults(learner),
             trials=task.trials,
         )
+        self._incumbent: Evaluation | None = None
         self._pairs: list[Pair] = []
         self._evaluations: list[Evaluation] = []
 
@@ -54,13 +62,42 @@ class _OneSearch:
         if asked is None:
             return False
         self._asked = asked
-        self.configuration = Configuration(self._learner, asked.params, self._task.fraction)
+        self.entrant = Entrant(
+            Configuration(self._learner, asked.params, self._task.fraction),
+            free=free_counts(self._space, asked.params, self._iterations),
+            incumbent=self._incumbent.losses if self._incumbent else None,
+        )
         return True
 
     def tell(self, evaluation: Evaluation) -> None:
-        self._search.tell(self._asked, evaluation.loss)
         self._evaluations.append(evaluation)
+        self._search.tell(self._asked, evaluation.loss)
         self._pairs.append(Pair(self._asked.params, evaluation.loss))
+        self._challenge(evaluation)
+        for count, judged in evaluation.free.items():
+            self._pairs.append(Pair(self._with(count), judged.loss, free=True))
+            self._challenge(judged)
+        self._learn_best(evaluation)
+
+    def _learn_best(self, evaluation: Evaluation) -> None:
+        """Tell the sampler where the asked number of iterations was too many.
+
+        Only the best number: all of them would crowd out the trials that it asked for.
+        """
+        losses = {count: judged.loss for count, judged in evaluation.free.items()}
+        best = min(losses, key=losses.__getitem__, default=None)
+        if best is not None and losses[best] < evaluation.loss:
+            self._search.learn(self._with(best), losses[best])
+
+    def _with(self, count: int) -> dict[str, Any]:
+        return self._asked.params | {str(self._iterations): count}
+
+    def _challenge(self, judged: Evaluation) -> None:
+        """The best that was judged on all folds is the incumbent, of equals the first."""
+        if not self._task.pruning or not judged.whole:
+            return
+        if self._incumbent is None or judged.loss < self._incumbent.loss:
+            self._incumbent = judged
 
     def found(self) -> Found:
         return Found(
@@ -68,3 +105,23 @@ class _OneSearch:
             sum(evaluation.fits for evaluation in self._evaluations),
             sum(evaluation.cpu_seconds for evaluation in self._evaluations),
         )
+
+
+def free_counts(space: Space, params: dict[str, Any], iterations: str | None) -> tuple[int, ...]:
+    """Smaller values of the parameter `iterations` than the configuration's own, at most MOST_FREE.
+
+    Evenly spread in their logarithm, from the low end of the space.
+    """
+    if iterations is None or iterations not in params:
+        return ()
+    domain, own = space[iterations], params[iterations]
+    if not isinstance(domain, Integer) or own <= max(1, domain.low):
+        return ()
+    ladder = np.geomspace(max(1, domain.low), own, MOST_FREE + 1)[:-1]
+    counts = sorted({int(domain.nearest(step)) for step in ladder})
+
+    def is_configuration(count: int) -> bool:
+        """Whether no other parameter comes or goes with this number."""
+        return space.active(params | {iterations: count}) == space.active(params)
+
+    return tuple(count for count in counts if 0 < count < own and is_configuration(count))

@@ -44,8 +44,7 @@ def classes_come_with_scores(learner: Learner) -> None:
     for schema, X, y in _rows(learner):
         if schema.task == "classification":
             model = _fitted(learner, learner.defaults(schema.task), schema, X, y)
-            read = getattr(model, "predict_proba", None) or model.decision_function
-            assert len(read(X)) == len(X)
+            assert len(_scores(model, schema.task, X)) == len(X)
 
 
 def same_seed_same_predictions(learner: Learner) -> None:
@@ -72,6 +71,27 @@ def unknown_parameters_are_refused(learner: Learner) -> None:
         assert "no_such_thing" in said, "an unknown parameter must be a UsageError that names it"
 
 
+def a_fit_shows_what_fewer_iterations_would_give(learner: Learner) -> None:
+    """Held to on samples of the wide space too, where rows and columns are drawn at random."""
+    if learner.iterations is None:
+        return
+    for schema, X, y in _rows(learner):
+        told = 0
+        for params in _configurations(learner, schema.task):
+            many, few = ({**params, learner.iterations: count} for count in (9, 4))
+            model = _fitted(learner, many, schema, X, y)
+            before = _scores(model, schema.task, X)
+            view = learner.truncated(model, 4)
+            if view is not None:
+                told += 1
+                expected = _scores(_fitted(learner, few, schema, X, y), schema.task, X)
+                shown = _scores(view, schema.task, X)
+                assert np.allclose(shown, expected, rtol=0.0, atol=1e-6)
+            after = _scores(model, schema.task, X)
+            assert np.array_equal(after, before), "the fitted model must stay as it is"
+        assert told, "a learner with iterations must show what fewer of them would give"
+
+
 def it_travels_to_workers(learner: Learner) -> None:
     from loky import get_reusable_executor
 
@@ -86,6 +106,7 @@ LEARNER_CHECKS: tuple[Callable[[Learner], None], ...] = (
     same_seed_same_predictions,
     missing_values_are_no_obstacle,
     unknown_parameters_are_refused,
+    a_fit_shows_what_fewer_iterations_would_give,
     it_travels_to_workers,
 )
 
@@ -98,6 +119,15 @@ def check_learner(learner: Learner) -> None:
 
 def _name(learner: Learner) -> str:
     return learner.name
+
+
+def _scores(model: Any, task: TaskKind, X: np.ndarray) -> np.ndarray:
+    """The predicted values, or the scores behind the predicted classes."""
+    read = model.predict
+    if task == "classification":
+        read = getattr(model, "predict_proba", None) or model.decision_function
+    scores: np.ndarray = read(X)
+    return scores
 
 
 def _configurations(learner: Learner, task: TaskKind) -> Iterator[dict[str, Any]]:
