@@ -14,6 +14,9 @@ from cotune.errors import UsageError
 
 METRICS = ("balanced_accuracy", "accuracy", "log_loss", "roc_auc", "f1", "rmse", "mae", "r2")
 SAMPLERS = ("tpe", "random", "gp", "cmaes", "grid")
+SURFACES = ("sgm", "sgm+u", "mplm", "aplm")
+SURROGATES = ("forest", "gp")
+INNER = ("lbm", "lkbm", "rm")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -98,7 +101,7 @@ _tuning = (
         "--trials",
         type=int,
         metavar="N",
-        show_default="the method's own, 50 for dash",
+        show_default="the method's own, 100 for flora, else 50",
         help="Configurations per learner.",
     ),
     click.option("--folds", type=int, default=5, metavar="K", help="Of the cross-validation."),
@@ -146,10 +149,106 @@ _tuning = (
         help="Whether parties count by their rows or equally in the mean loss.",
     ),
     click.option(
+        "--scaling",
+        type=click.Choice(["standard", "none"]),
+        default="standard",
+        help="Of the columns that svm, mlp and logistic_regression get.",
+    ),
+    click.option(
         "--sampler",
         type=click.Choice(SAMPLERS),
-        show_default="the method's own, tpe for dash",
+        show_default="the method's own, tpe",
         help="How configurations are chosen.",
+    ),
+    click.option(
+        "--surface",
+        type=click.Choice(SURFACES),
+        show_default="aplm",
+        help="flora: the loss surface that the parties' results become.",
+    ),
+    click.option(
+        "--single-shot",
+        is_flag=True,
+        default=None,
+        help="flora: as published, without further rounds.",
+    ),
+    click.option(
+        "--few-shot",
+        type=click.IntRange(min=1),
+        metavar="K",
+        show_default="20",
+        help="flora: candidates that all parties judge in a further round.",
+    ),
+    click.option(
+        "--repeats",
+        type=click.IntRange(min=1),
+        metavar="R",
+        show_default="1",
+        help="flora: how many such rounds.",
+    ),
+    click.option(
+        "--size-aware/--no-size-aware",
+        default=None,
+        show_default="on, off if single-shot",
+        help="flora: minimise the surface for as many rows as all parties have together.",
+    ),
+    click.option(
+        "--surrogate",
+        type=click.Choice(SURROGATES),
+        show_default="gp, forest if single-shot",
+        help="flora: what predicts losses.",
+    ),
+    click.option(
+        "--keep",
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_default="all; flash: 3",
+        help="flora: how many of its best pairs a party uses and tells; flash: K of lkbm.",
+    ),
+    click.option(
+        "--disclose",
+        is_flag=True,
+        default=None,
+        help="flora: parties tell their pairs even if the surface does not need them; adds the "
+        "diagnostics.",
+    ),
+    click.option(
+        "--wasserstein",
+        is_flag=True,
+        default=None,
+        help="flora: parties also tell quantiles of their columns, for the diagnostics.",
+    ),
+    click.option(
+        "--free-pairs/--no-free-pairs",
+        default=None,
+        show_default="on, off if single-shot",
+        help="flora, flash: a fit judges fewer iterations too.",
+    ),
+    click.option(
+        "--pruning/--no-pruning",
+        default=None,
+        show_default="on, off if single-shot",
+        help="flora, flash: poor configurations are spared their last folds.",
+    ),
+    click.option(
+        "--inner",
+        type=click.Choice(INNER),
+        show_default="rm",
+        help="flash: how the parties' searches are put together.",
+    ),
+    click.option(
+        "--tolerance",
+        type=click.FloatRange(min=0),
+        metavar="DELTA",
+        show_default="0",
+        help="flash: how far a learner's projected loss may lie behind the best one's.",
+    ),
+    click.option(
+        "--until",
+        type=float,
+        metavar="LOSS",
+        show_default="none",
+        help="multishot: stop at this loss.",
     ),
     click.option("--max-rounds", "rounds", type=int, metavar="N", help="Budget in rounds."),
     click.option("--max-fits", "fits", type=int, metavar="N", help="Budget in model fits."),

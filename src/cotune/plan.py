@@ -21,7 +21,10 @@ COMPARISON = "compare.json"
 #: Options that say how the federation is made; the seed is the tuning's too.
 FEDERATION = ("target", "parties", "split", "seed", "quorum", "timeout", "processes")
 #: Options of methods, which not every method has.
-OPTIONS = ("sampler",)
+OPTIONS = (
+    "sampler", "surface", "single_shot", "few_shot", "repeats", "size_aware", "surrogate", "keep",
+    "disclose", "wasserstein", "free_pairs", "pruning", "inner", "tolerance", "until",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Plan:
         """A comparison must not fail over the name of its last method after hours."""
         understood = {option for method in self.methods for option in self.options_of(method)}
         for option in self.options.keys() - understood:
-            raise UsageError(f"--{option} is not an option of {', '.join(self.methods)}: omit it")
+            spelling = option.replace("_", "-")
+            raise UsageError(f"--{spelling} is not an option of {', '.join(self.methods)}: omit it")
 
     def options_of(self, method: str) -> dict[str, Any]:
         """Those of the given options that the method understands."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WORST_DEVIATIONS = 1000.0
 
 Weights = Literal["rows", "equal"]
+Scaling = Literal["standard", "none"]
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -113,6 +114,7 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
     folds: int = 5
     weights: Weights = "rows"
     seed: int = 0
+    scaling: Scaling = "standard"
 
     @property
     def task(self) -> TaskKind:

@@ -11,7 +11,7 @@ from cotune import learners as known_learners
 from cotune import methods
 from cotune.data.schema import Schema, TaskKind
 from cotune.errors import UsageError, choices
-from cotune.problem import METRICS, Budget, Problem, Weights, metric
+from cotune.problem import METRICS, Budget, Problem, Scaling, Weights, metric
 from cotune.space import Space
 
 #: Tuned when the user names no learner: one boosted, one bagged, one linear.
@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True):
     fixed: dict[str, dict[str, Any]] = {}
     drop: tuple[str, ...] = ()
     weights: Weights = "rows"
+    scaling: Scaling = "standard"
     seed: int = 0
     budget: Budget = msgspec.field(default_factory=Budget)
     options: dict[str, Any] = {}
@@ -48,6 +49,8 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(f"the seed is {self.seed!r}: give a whole number from 0 to 2**32 - 1")
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
+        if self.scaling not in ("standard", "none"):
+            raise UsageError(choices(self.scaling, "scaling", ("standard", "none")))
         if self.space not in ("default", "paper"):
             raise UsageError(choices(self.space, "space", ("default", "paper")))
 
@@ -75,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True):
             metric_name=chosen,
             folds=self.folds,
             weights=self.weights,
+            scaling=self.scaling,
             seed=self.seed,
         )
 

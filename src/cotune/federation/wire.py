@@ -21,6 +21,7 @@ Code = Literal[
     "data",
     "malformed",
     "no_problem",
+    "no_search",
     "unknown_learner",
     "storage",
     "internal",

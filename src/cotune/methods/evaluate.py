@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
 
 from cotune.federation.federation import Federation
-from cotune.party.tasks import REASONS, Configuration, Evaluate
+from cotune.party.tasks import REASONS, Configuration, Evaluate, Evaluations
 from cotune.trial import Trial
 
 
@@ -15,18 +18,45 @@ def evaluate(federation: Federation, configurations: Sequence[Configuration]) ->
     The loss is DASH's l(k) = sum_i alpha_i l_i(k), alpha_i by rows or equal (`problem.weights`).
     """
     sums = federation.sum(Evaluate(tuple(configurations)))
-    losses, fits, cpu_seconds = sums.mean("losses"), sums.sum("fits"), sums.sum("cpu_seconds")
-    failed = sums.sum("failed").reshape(len(configurations), len(REASONS))
+    totals = {name: sums.sum(name) for name in ("fits", "cpu_seconds", "failed")}
+    return _trials(configurations, sums.mean("losses"), totals, sums.parties, sums.weight)
+
+
+def evaluate_openly(
+    federation: Federation, configurations: Sequence[Configuration]
+) -> tuple[tuple[Trial, ...], dict[str, list[float]]]:
+    """The same trials, and every party's own losses by its name: all replies are gathered."""
+    task = Evaluate(tuple(configurations))
+    replies = cast("dict[str, Evaluations]", federation.gather(task))
+    weight = sum(reply.weight for reply in replies.values())
+    losses = np.sum([r.weight * np.array(r.losses) for r in replies.values()], axis=0) / weight
+    totals = {
+        name: np.sum([getattr(reply, name) for reply in replies.values()], axis=0)
+        for name in ("fits", "cpu_seconds", "failed")
+    }
+    own = {party: reply.losses for party, reply in replies.items()}
+    return _trials(configurations, losses, totals, len(replies), weight), own
+
+
+def _trials(
+    configurations: Sequence[Configuration],
+    losses: np.ndarray,
+    totals: dict[str, np.ndarray],
+    parties: int,
+    weight: float,
+) -> tuple[Trial, ...]:
+    failed = totals["failed"].reshape(len(configurations), len(REASONS))
     return tuple(
         Trial(
             learner=configuration.learner,
             params=configuration.params,
             loss=float(losses[i]),
-            parties=sums.parties,
-            weight=sums.weight,
-            fits=int(fits[i]),
-            cpu_seconds=float(cpu_seconds[i]),
+            parties=parties,
+            weight=weight,
+            fits=int(totals["fits"][i]),
+            cpu_seconds=float(totals["cpu_seconds"][i]),
             reasons={r: int(n) for r, n in zip(REASONS, failed[i], strict=True) if n},
+            fraction=configuration.fraction * configuration.training,
         )
         for i, configuration in enumerate(configurations)
     )

@@ -39,6 +39,8 @@ def flash(
     growth: float = 1.5,
     keep: int = 3,
     candidates: int = 10,
+    free_pairs: bool = True,
+    pruning: bool = True,
 ) -> Iterator[Step]:
     """Growing shares of the rows, for the learners that look best when projected to all rows.
 
@@ -72,6 +74,8 @@ def flash(
         K of `lkbm`: configurations that each party tells, per learner.
     candidates
         Configurations of `rm` that all parties judge, per learner and round.
+    free_pairs, pruning
+        What the parties' searches save, see `cotune.party.tasks.Search`; off as published.
     """
     _check(inner, tolerance, first, growth, keep=keep, candidates=candidates)
     for learner in problem.learners:  # a sampler that cannot be is refused here, with a reason
@@ -85,7 +89,7 @@ def flash(
             chosen = problem.learners  # line 4
         else:
             chosen = tuple(j for j in problem.learners if LP[j] - best_LP <= tolerance)  # line 6
-        search = Search(chosen, trials, sampler, fraction=a, keep=told)
+        search = Search(chosen, trials, sampler, a, told, free_pairs, pruning)
         judged = fl_hpo(federation, problem, search, inner, candidates)  # lines 8-9
         for learner in chosen:
             curves[learner][a] = min(t.loss for t in judged if t.learner == learner)  # line 10

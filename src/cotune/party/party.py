@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pandas as pd
@@ -26,12 +27,15 @@ from cotune.federation.wire import (
     pack_terms,
 )
 from cotune.learners import available, learner_names
-from cotune.party.evaluate import Evaluator
-from cotune.party.memory import Evaluation, Memory
+from cotune.party.evaluate import Entrant, Evaluation, Evaluator
+from cotune.party.memory import Memory
 from cotune.party.rows import Rows
-from cotune.party.tasks import Configuration
+from cotune.party.tasks import Configuration, Found, Search
 from cotune.party.workers import Cancelled, Workers
 from cotune.problem import Problem
+
+if TYPE_CHECKING:
+    from cotune.surrogate import Surrogate
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +84,9 @@ class Party:
         self._problem: Problem | None = None
         self._evaluator: Evaluator | None = None
         self._run = ""
+        self._round = 0
+        self._searched: dict[Search, tuple[int, tuple[Found, ...]]] = {}
+        self.surrogates: dict[Any, Surrogate] = {}  # of its searches, while the problem lasts
         self._cost = Cost()
         self._lock = threading.Lock()
 
@@ -128,17 +135,43 @@ class Party:
 
     def evaluate(self, configurations: Sequence[Configuration]) -> list[Evaluation]:
         """Judge configurations; the cost is added to that of the reply under way."""
+        return self.race([Entrant(configuration) for configuration in configurations])
+
+    def race(self, entrants: Sequence[Entrant]) -> list[Evaluation]:
+        """Judge configurations, those that have an incumbent only until they are clearly worse."""
         assert self._evaluator is not None
-        for name in {configuration.learner for configuration in configurations}:
+        for name in {entrant.configuration.learner for entrant in entrants}:
             self.require(name)
-        evaluations = self._evaluator.evaluate(configurations)
+        evaluations = self._evaluator.race(entrants)
         for evaluation in evaluations:
             self._cost += Cost(evaluation.fits, evaluation.cpu_seconds)
         return evaluations
 
+    def searched(self, task: Search, anew: bool = True) -> tuple[Found, ...]:
+        """The party's own searches, made once in a run; their cost is told in that round only.
+
+        Unless `anew`, a party that never searched in this run refuses instead of beginning to.
+        """
+        from cotune.party.search import search
+
+        known = self._searched.get(task)
+        if known is None:
+            if not anew and not (self._evaluator and self._evaluator.remembers):
+                raise Refuse("no_search", "the party has not searched in this run")
+            found = tuple(task.kept(found) for found in search(self, task))
+            self._searched[task] = self._round, found
+            return found
+        paid, found = known
+        if paid != self._round:
+            return tuple(msgspec.structs.replace(f, fits=0, cpu_seconds=0.0) for f in found)
+        for one in found:
+            self._cost += Cost(one.fits, one.cpu_seconds)
+        return found
+
     def _answer(self, request: Request, given_up: Future[None]) -> Gathered | Summand:
         task = request.task
         self._cost = Cost()
+        self._round = request.round
         if task.needs_problem:
             self._take_problem(request).begin(request.round, given_up)
         reply = task.perform(self)
@@ -160,5 +193,7 @@ class Party:
         rows = Rows(self._scratch / self.name / request.problem, self.frame, problem)
         memory = self._state / self.name / f"{request.run}.jsonl" if self._state else None
         self._problem, self._run = problem, request.run
+        self._searched = {}
+        self.surrogates = {}
         self._evaluator = Evaluator(problem, rows, self._workers, Memory(memory))
         return self._evaluator

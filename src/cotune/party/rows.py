@@ -13,7 +13,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 
 from cotune.data.schema import Schema
 from cotune.party.inspect import encode_columns, encode_target
-from cotune.problem import Problem, seed_of
+from cotune.problem import Problem, Scaling, seed_of
 
 Features = Literal["codes", "dense"]
 
@@ -30,6 +30,7 @@ class Rows:
         self.folder = folder
         self._frame = frame
         self._schema = problem.schema
+        self._scaling = problem.scaling
         if not folder.exists():
             y = encode_target(frame, problem.schema)  # may refuse: then there is no folder
             folder.mkdir(parents=True)
@@ -42,7 +43,10 @@ class Rows:
         if path.exists():
             return
         codes = encode_columns(self._frame, self._schema.columns)
-        np.save(path, (trees_form if features == "codes" else dense_form)(codes, self._schema))
+        if features == "codes":
+            np.save(path, trees_form(codes, self._schema))
+        else:
+            np.save(path, dense_form(codes, self._schema, self._scaling))
 
 
 def trees_form(codes: np.ndarray, schema: Schema) -> np.ndarray:
@@ -53,13 +57,18 @@ def trees_form(codes: np.ndarray, schema: Schema) -> np.ndarray:
     return merged
 
 
-def dense_form(codes: np.ndarray, schema: Schema) -> np.ndarray:
-    """Standardised numbers (missing: the mean, 0) and one-hot categories (missing: all zeros)."""
+def dense_form(codes: np.ndarray, schema: Schema, scaling: Scaling = "standard") -> np.ndarray:
+    """Standardised numbers (missing: the mean, 0) and one-hot categories (missing: all zeros).
+
+    Without scaling numbers stay as they are, for rows that came scaled.
+    """
     blocks = []
     for position, column in enumerate(schema.columns):
         values = codes[:, position]
         if column.kind == "numeric":
-            blocks.append(np.nan_to_num((values - column.mean) / column.scale, nan=0.0)[:, None])
+            numbers = np.nan_to_num(values - column.mean, nan=0.0)
+            scaled = numbers / column.scale if scaling == "standard" else numbers + column.mean
+            blocks.append(scaled[:, None])
         else:
             shown = np.arange(min(len(column.categories), MOST_ONE_HOT))
             blocks.append((values[:, None] == shown).astype(float))
@@ -86,8 +95,13 @@ def open_rows(folder: Path) -> Opened:
 
 
 @lru_cache(maxsize=8)
-def fold_indices(folder: Path, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Training and test positions of every fold, over the fraction's rows; the same each time."""
+def fold_indices(
+    folder: Path, fraction: float, training: float = 1.0
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Training and test positions of every fold, over the fraction's rows; the same each time.
+
+    Of the training positions only the share `training` is given, the classes in proportion.
+    """
     rows = open_rows(folder)
     seed, folds = rows.problem.seed, rows.problem.folds
     chosen = fraction_of(rows.y, fraction, rows.problem)
@@ -96,7 +110,10 @@ def fold_indices(folder: Path, fraction: float) -> list[tuple[np.ndarray, np.nda
     labels = rows.y[chosen]
     if rows.problem.task == "classification" and np.bincount(labels).max() < folds:
         splitter = KFold(folds, shuffle=True, random_state=seed)
-    return [(chosen[train], chosen[test]) for train, test in splitter.split(chosen, labels)]
+    return [
+        (chosen[train[fraction_of(labels[train], training, rows.problem)]], chosen[test])
+        for train, test in splitter.split(chosen, labels)
+    ]
 
 
 def fraction_of(y: np.ndarray, fraction: float, problem: Problem) -> np.ndarray:

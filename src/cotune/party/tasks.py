@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import abstractmethod
-from functools import reduce
+from functools import lru_cache, reduce
+from itertools import cycle, islice
 from operator import or_
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -17,6 +19,7 @@ from cotune.errors import CotuneError, Malformed, UsageError
 if TYPE_CHECKING:
     from cotune.party.party import Party
     from cotune.problem import Problem
+    from cotune.space import Space
 
 #: Why a fit can fail, as a party may say it: a closed list, so that reasons can be counted
 #: over parties without any of them telling its own.
@@ -190,11 +193,16 @@ class Measure(Task, frozen=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """A learner and its parameters, to be judged on a fraction of each party's rows."""
+    """A learner and its parameters, to be judged on a fraction of each party's rows.
+
+    `training` is the share of each fold's training rows that a fit gets; the rows that it is
+    scored on stay the same.
+    """
 
     learner: str
     params: dict[str, bool | int | float | str | None]
     fraction: float = 1.0
+    training: float = 1.0
 
 
 class Evaluations(Reply, frozen=True):
@@ -204,6 +212,7 @@ class Evaluations(Reply, frozen=True):
     fits: list[int]
     cpu_seconds: list[float]
     failed: list[int]
+    weight: float = 1.0
 
 
 class Evaluate(Task, frozen=True):
@@ -220,10 +229,9 @@ class Evaluate(Task, frozen=True):
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None
-        count, schema = len(self.configurations), problem.schema
-        worst, resolution = problem.metric.worst(schema), problem.metric.resolution(schema)
+        count = len(self.configurations)
         return {
-            "losses": Term(count, 0.0, worst, resolution, weighted=True),
+            "losses": loss_term(problem, count),
             "fits": Term(count, 0.0, 2.0**20, 1.0),
             "cpu_seconds": Term(count, 0.0, 2.0**31, 2.0**-20),
             "failed": Term(count * len(REASONS), 0.0, 1.0, 1.0),
@@ -236,6 +244,7 @@ class Evaluate(Task, frozen=True):
             fits=[evaluation.fits for evaluation in evaluations],
             cpu_seconds=[evaluation.cpu_seconds for evaluation in evaluations],
             failed=[int(e.reason == reason) for e in evaluations for reason in REASONS],
+            weight=party.weight,
         )
 
     def most_fits(self, problem: Problem) -> int:
@@ -246,6 +255,7 @@ class Evaluate(Task, frozen=True):
 
     def check(self, reply: Evaluations, problem: Problem | None) -> None:
         _check_losses(reply.losses, len(self.configurations))
+        _check_weight(reply.weight)
 
 
 class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -309,15 +319,14 @@ class Search(Task, frozen=True):
     pruning: bool = False
 
     def perform(self, party: Party) -> Searches:
-        from cotune.party.search import search
+        return Searches(party.searched(self), party.weight)
 
-        found = tuple(
-            msgspec.structs.replace(f, pairs=self._kept(f.pairs)) for f in search(party, self)
-        )
-        return Searches(found, party.weight)
-
-    def _kept(self, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
-        return pairs if self.keep is None else tuple(sorted(pairs, key=_loss)[: self.keep])
+    def kept(self, found: Found) -> Found:
+        """What of a search the coordinator gets to see."""
+        if self.keep is None:
+            return found
+        best = sorted(found.pairs, key=lambda pair: pair.loss)[: self.keep]
+        return msgspec.structs.replace(found, pairs=tuple(best))
 
     def most_fits(self, problem: Problem) -> int:
         return len(self.learners) * self.trials * problem.folds
@@ -336,8 +345,7 @@ class Search(Task, frozen=True):
         assert problem is not None
         if len(reply.found) != len(self.learners):
             raise Malformed(f"the reply has {len(reply.found)} searches, not {len(self.learners)}")
-        if not 0 < reply.weight < math.inf:
-            raise Malformed("the reply's weight is not a number above 0")
+        _check_weight(reply.weight)
         for learner, found in zip(self.learners, reply.found, strict=True):
             if not 0 < len(found.pairs) <= self.most_pairs:
                 raise Malformed(f"the reply has {len(found.pairs)} pairs for {learner}")
@@ -350,16 +358,178 @@ class Search(Task, frozen=True):
                 raise Malformed("the reply has a configuration outside the space") from error
 
 
-def _loss(pair: Pair) -> float:
-    return pair.loss
-
-
 def _most_pair_bytes(problem: Problem, learner: str) -> int:
     return 48 + sum(len(name) + 48 for name in problem.spaces[learner])
 
 
+class Candidates(msgspec.Struct, frozen=True):
+    """Configurations that the coordinator and the parties draw alike, instead of sending them.
+
+    Uniform draws from the space; or the configurations `around` themselves, and draws from their
+    neighbourhoods of the size `epsilon`, in turn.
+    """
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    seed: int
+    around: tuple[dict[str, bool | int | float | str | None], ...] = ()
+    epsilon: float = 0.0
+    #: Of what the coordinator drew. A party whose libraries draw otherwise must not answer.
+    digest: str = ""
+
+    def drawn(self, space: Space) -> list[dict[str, Any]]:
+        """The same list each time, for whoever asks in this process: not to be changed."""
+        return _drawn(msgspec.json.encode(self), msgspec.json.encode(space.to_json()))
+
+    def digest_of(self, space: Space, drawn: list[dict[str, Any]]) -> str:
+        """The same on machines whose last bits of a logarithm differ."""
+        rounded = np.round(space.encode_many(drawn), 6) + 0.0  # no negative zeros
+        return hashlib.blake2b(rounded.astype("<f8").tobytes(), digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _drawn(described: bytes, space_json: bytes) -> list[dict[str, Any]]:
+    from cotune.space import Space
+
+    candidates = msgspec.json.decode(described, type=Candidates)
+    space = Space.from_json(msgspec.json.decode(space_json))
+    rng = np.random.default_rng(candidates.seed)
+    if not candidates.around:
+        return [space.sample(rng) for _ in range(candidates.count)]
+    centres = islice(cycle(candidates.around), candidates.count - len(candidates.around))
+    near = (space.perturb(centre, rng, candidates.epsilon) for centre in centres)
+    return [*candidates.around, *near]
+
+
+class Predictions(Reply, frozen=True):
+    """Predicted losses of all learners' candidates, one after the other; costs per learner."""
+
+    losses: list[float]
+    fits: list[int]
+    cpu_seconds: list[float]
+
+
+class Predict(Task, frozen=True):
+    """Predict losses of candidates, by a surrogate of the party's own search.
+
+    The search is made once: asked again, the party remembers it. With `anew` false, a party that
+    has not searched in this run refuses, so that the round costs no fits. Configurations that were
+    `judged` by all parties in earlier rounds are added to what the surrogate learns from. With a
+    `total` weight of all parties, losses are predicted for training on as many rows.
+    """
+
+    discloses = (
+        "the losses that a model of its own search predicts for candidates that all parties are "
+        "asked about, its number of rows (unless all parties count equally), and how many fits "
+        "and CPU seconds the search took"
+    )
+    reply = Predictions
+
+    search: Search
+    candidates: tuple[Candidates, ...]
+    surrogate: str = "forest"
+    judged: tuple[Configuration, ...] = ()
+    total: float | None = None
+    anew: bool = True
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        assert problem is not None
+        learners = len(self.search.learners)
+        return {
+            "losses": loss_term(problem, sum(c.count for c in self.candidates)),
+            "fits": Term(learners, 0.0, 2.0**31, 1.0),
+            "cpu_seconds": Term(learners, 0.0, 2.0**31, 2.0**-20),
+        }
+
+    def perform(self, party: Party) -> Predictions:
+        from cotune.party.predict import predict
+
+        return predict(party, self)
+
+    def most_fits(self, problem: Problem) -> int:
+        return self.search.most_fits(problem) if self.anew else 0
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        return _most_summed_bytes(self.terms(problem))
+
+    def check(self, reply: Predictions, problem: Problem | None) -> None:
+        _check_losses(reply.losses, sum(c.count for c in self.candidates))
+
+
+class Distributions(Reply, frozen=True):
+    """A party's marginals in the schema's order, the target after the columns of its kind.
+
+    `quantiles` are of the numeric ones, standardised; `shares` are of each category, with that of
+    missing values last, and of each class.
+    """
+
+    quantiles: tuple[tuple[float, ...], ...]
+    shares: tuple[tuple[float, ...], ...]
+
+
+class Marginals(Task, frozen=True):
+    """Tell how each column is distributed, to estimate how far the parties' data lie apart.
+
+    Fewer quantiles are told of a column with less than ten values for each: see `marginals.py`.
+    """
+
+    discloses = (
+        "how the values of each column and of the target are distributed at this party alone: of "
+        "each numeric one up to as many quantiles as were asked for (each lies at or between the "
+        "values of one or two of its rows, and stands for ten rows at least; the smallest and the "
+        "largest value are not told), of each other one the share of rows that have each category "
+        "or class or, in a column, no value"
+    )
+    reply = Distributions
+
+    quantiles: Annotated[int, msgspec.Meta(ge=1, le=101)] = 21
+
+    def perform(self, party: Party) -> Distributions:
+        from cotune.party.marginals import marginals
+
+        return marginals(party.frame, party.problem.schema, self.quantiles)
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        assert problem is not None
+        numbers, shares = _marginal_lengths(problem.schema)
+        return 64 + numbers * (9 * self.quantiles + 5) + sum(9 * length + 5 for length in shares)
+
+    def check(self, reply: Distributions, problem: Problem | None) -> None:
+        assert problem is not None
+        numbers, lengths = _marginal_lengths(problem.schema)
+        if len(reply.quantiles) != numbers or [len(s) for s in reply.shares] != lengths:
+            raise Malformed("the reply's marginals are not those of the schema's columns")
+        if not all(1 <= len(told) <= self.quantiles for told in reply.quantiles):
+            raise Malformed(f"the reply has not between 1 and {self.quantiles} quantiles")
+        for told in reply.quantiles:
+            if not np.all(np.isfinite(told)) or list(told) != sorted(told):
+                raise Malformed("the reply's quantiles are not finite numbers in ascending order")
+        for shares in reply.shares:
+            if not all(0.0 <= s <= 1.0 for s in shares) or not abs(sum(shares) - 1.0) <= 1e-6:
+                raise Malformed("the reply's shares are not numbers from 0 to 1 that sum to 1")
+
+
+def _marginal_lengths(schema: Schema) -> tuple[int, list[int]]:
+    """How many marginals are told by quantiles, and how long each of the others is."""
+    shares = [len(column.categories) + 1 for column in schema.columns if column.kind != "numeric"]
+    numbers = len(schema.columns) - len(shares)
+    if schema.task == "classification":
+        return numbers, [*shares, len(schema.classes)]
+    return numbers + 1, shares
+
+
+def loss_term(problem: Problem, count: int) -> Term:
+    """The term of `count` losses that are averaged over the parties by their weights."""
+    schema, metric = problem.schema, problem.metric
+    return Term(count, 0.0, metric.worst(schema), metric.resolution(schema), weighted=True)
+
+
 def _most_summed_bytes(terms: dict[str, Term]) -> int:
     return 128 + 9 * sum(term.length for term in terms.values())
+
+
+def _check_weight(weight: float) -> None:
+    if not 0 < weight < math.inf:
+        raise Malformed("the reply's weight is not a number above 0")
 
 
 def _check_losses(losses: list[float], count: int | None) -> None:
@@ -369,5 +539,5 @@ def _check_losses(losses: list[float], count: int | None) -> None:
         raise Malformed("the reply has a loss that is not a number")
 
 
-TASKS: tuple[type[Task], ...] = (Inspect, Measure, Evaluate, Search)
+TASKS: tuple[type[Task], ...] = (Inspect, Measure, Evaluate, Search, Predict, Marginals)
 any_task: Any = reduce(or_, TASKS)

@@ -1,0 +1,181 @@
+"""FLoRA: parties search alone, their results become one loss surface, its minimiser is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from cotune.errors import UsageError, choices
+from cotune.federation.federation import Federation
+from cotune.methods.surfaces import SURFACES, Minimiser, Params, diverse
+from cotune.methods.unified import Gathered, Summed, Unified
+from cotune.party.tasks import Configuration, Search
+from cotune.problem import Problem, seed_of
+from cotune.surrogate import SURROGATES
+from cotune.trial import Step, Trial, best_of
+
+#: The share of the surface's candidates among which those of a few-shot round are chosen.
+BEST = 0.1
+#: How far apart, at least, the candidates of a few-shot round lie (equation C.4).
+APART = 0.12
+#: The smaller share of the training rows at which a size-aware surface sees them too.
+THIRD = 1 / 3
+
+
+def flora(
+    federation: Federation,
+    problem: Problem,
+    *,
+    trials: int = 100,
+    surface: str = "aplm",
+    single_shot: bool = False,
+    few_shot: int = 20,
+    repeats: int = 1,
+    size_aware: bool = False,
+    surrogate: str | None = None,
+    alpha: float = 1.0,
+    keep: int | None = None,
+    sampler: str = "tpe",
+    disclose: bool = False,
+    wasserstein: bool = False,
+    free_pairs: bool | None = None,
+    pruning: bool | None = None,
+) -> Iterator[Step]:
+    """One-shot tuning by an aggregated loss surface.
+
+    Zhou, Ram, Salonidis, Baracaldo, Samulowitz, Ludwig: Single-shot general hyper-parameter
+    optimization for federated learning, Algorithm 1; the numbers at the right are its lines.
+    Line 8 is the federated training that follows.
+
+    As published (`single_shot`), the surface's minimiser is the answer. By default it goes on,
+    as we do: the surface's best candidates, `few_shot` of them and apart from each other, are
+    judged by all parties in one more round; the surface learns from that; and its new minimiser
+    is judged against the default configuration, which is kept unless it is beaten.
+
+    With `aplm` the parties keep their pairs: they fit their surrogates themselves and the mean of
+    their predictions is a `sum`. With `disclose` they tell the pairs; the answer is the same.
+
+    Parameters
+    ----------
+    trials
+        T: configurations that each party tries, per learner.
+    surface
+        `sgm`, `sgm+u`, `mplm` or `aplm`: Table 2.
+    single_shot
+        As in the paper: no further rounds, forests, all folds, no free pairs.
+    few_shot
+        K: candidates per learner that all parties judge in a further round.
+    repeats
+        How many such rounds.
+    size_aware
+        Whether the parties judge those candidates on a third of their training rows too, so that
+        the surface can tell how losses move with the rows, and is minimised for as many as all
+        parties have together. Needs the surrogate `gp`.
+    surrogate
+        `forest` (the paper's, and the default if single-shot) or `gp`.
+    alpha
+        Deviations that `sgm+u` adds to the mean.
+    keep
+        T': how many of its best pairs a party uses and tells (Table 13); all by default.
+    sampler
+        Of the parties' own searches: `tpe`, `random`, `gp`, `cmaes` or `grid`.
+    disclose
+        Whether the parties tell their pairs where `aplm` does not need that. Wherever they do,
+        the report has `gamma_p`, and for `aplm` and `mplm` the terms of Theorem C.6's bound.
+    wasserstein
+        Whether the parties also tell quantiles of their columns, for the bound's first term.
+    free_pairs, pruning
+        See `cotune.party.tasks.Search`; on by default unless single-shot.
+    """
+    kind = surrogate or ("forest" if single_shot else "gp")
+    _check(surface, kind, few_shot, repeats, size_aware)
+    thrifty = not single_shot
+    search = Search(
+        problem.learners,
+        trials,
+        sampler,
+        keep=keep,
+        free_pairs=thrifty if free_pairs is None else free_pairs,
+        pruning=thrifty if pruning is None else pruning,
+    )
+    summed = surface == "aplm" and not (disclose or wasserstein)
+    predict = (
+        Summed(federation, problem, search, kind)
+        if summed
+        else Gathered(federation, problem, search, kind, surface, alpha, wasserstein)
+    )
+    steps = 1 if single_shot else 2 + repeats
+    ranked = _minimise(predict, problem)  # lines 2-7
+    predicted = predict.trials({learner: ranked[learner][0] for learner in problem.learners})
+    if single_shot:
+        best = best_of(predicted)
+        yield Step(tuple(predicted), 1, 1, predict.report(best))
+        return
+    yield Step((), 1, steps)
+    defaults: list[Trial] = []
+    for repeat in range(repeats):
+        shot = [
+            Configuration(learner, params)
+            for learner in problem.learners
+            for params in _candidates(problem, learner, ranked[learner], few_shot, repeat)
+        ]
+        judged = predict.judge(shot + _smaller(shot) if size_aware else shot)
+        defaults = defaults or [t for t in judged if t.params == _default(problem, t.learner)]
+        ranked = _minimise(predict, problem)
+        yield Step(tuple(judged), 2 + repeat, steps)
+    final = [Configuration(learner, ranked[learner][0][0]) for learner in problem.learners]
+    finalists = predict.judge(final)
+    chosen = best_of([*finalists, *defaults])
+    yield Step(tuple(finalists), steps, steps, predict.report(chosen), chosen)
+
+
+def _check(surface: str, surrogate: str, few_shot: int, repeats: int, sized: bool) -> None:
+    if surface not in SURFACES:
+        raise UsageError(choices(surface, "surface", SURFACES))
+    if surrogate not in SURROGATES:
+        raise UsageError(choices(surrogate, "surrogate", SURROGATES))
+    for name, value in (("few_shot", few_shot), ("repeats", repeats)):
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(f"{name} is {value!r}: give a whole number from 1 on")
+    if sized and surrogate != "gp":
+        raise UsageError("size_aware needs surrogate 'gp': a forest knows no slope in the rows")
+
+
+def _candidates(
+    problem: Problem,
+    learner: str,
+    ranked: Sequence[tuple[Params, float]],
+    count: int,
+    repeat: int,
+) -> list[Params]:
+    """Of the surface's best, some apart from each other, nearer with every repeat; the default."""
+    best = ranked[: max(count, int(BEST * len(ranked)))]
+    chosen = diverse(best, problem.space(learner), count, APART / 2**repeat)
+    default = _default(problem, learner)
+    return chosen if repeat or default in chosen else [default, *chosen]
+
+
+def _smaller(shot: Sequence[Configuration]) -> list[Configuration]:
+    return [msgspec.structs.replace(one, training=THIRD) for one in shot]
+
+
+def _default(problem: Problem, learner: str) -> Params:
+    return problem.space(learner).clip(problem.defaults(learner))
+
+
+def _minimise(predict: Unified, problem: Problem) -> dict[str, list[tuple[Params, float]]]:
+    """Line 7, for all learners side by side: their candidates travel together."""
+    minimisers = {
+        learner: Minimiser(
+            problem.space(learner),
+            seed_of(problem.seed, "minimise", learner),
+            [_default(problem, learner)],
+        )
+        for learner in problem.learners
+    }
+    while asked := [c for m in minimisers.values() if (c := m.ask()) is not None]:
+        before = predict.weight
+        for minimiser, values in zip(minimisers.values(), predict(asked), strict=True):
+            minimiser.tell(values, alike=predict.weight == before)
+    return {learner: minimiser.ranked for learner, minimiser in minimisers.items()}

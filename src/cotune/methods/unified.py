@@ -1,0 +1,231 @@
+"""FLoRA's unified surface over a federation: summed at the parties, or built from their pairs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from cotune.federation.federation import Federation
+from cotune.methods.bound import gamma_p, optimality_gap
+from cotune.methods.evaluate import evaluate, evaluate_openly
+from cotune.methods.surfaces import Evidence, Params, Surface, surface
+from cotune.party.marginals import wasserstein as distance
+from cotune.party.predict import Point, bounded, larger_size, point_of, surrogate_seed
+from cotune.party.tasks import (
+    Candidates,
+    Configuration,
+    Distributions,
+    Marginals,
+    Predict,
+    Search,
+    Searches,
+)
+from cotune.problem import Problem
+from cotune.trial import Trial
+
+
+class Unified(ABC):
+    """The unified surface's values at candidates, wherever they are computed; and the cost."""
+
+    parties: int = 0
+    weight: float = 0.0
+    fits: dict[str, int]
+    cpu_seconds: dict[str, float]
+
+    def __init__(self, federation: Federation, problem: Problem, search: Search, kind: str) -> None:
+        self._federation, self._problem = federation, problem
+        self._search, self._kind = search, kind
+
+    @abstractmethod
+    def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
+        """One vector per learner."""
+
+    @abstractmethod
+    def judge(self, shot: Sequence[Configuration]) -> list[Trial]:
+        """All parties judge configurations, and the surface learns from it."""
+
+    def report(self, chosen: Trial) -> dict[str, Any]:
+        """Diagnostics of the choice, as far as what was disclosed allows them."""
+        return {}
+
+    def trials(self, best: dict[str, tuple[Params, float]]) -> list[Trial]:
+        """The surface's word on one configuration of each learner, with the search's cost."""
+        return [
+            Trial(
+                learner=learner,
+                params=params,
+                loss=value,
+                parties=self.parties,
+                weight=self.weight,
+                fits=self.fits[learner],
+                cpu_seconds=self.cpu_seconds[learner],
+                predicted=True,
+            )
+            for learner, (params, value) in best.items()
+        ]
+
+    def _billed(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Trials whose first of each learner carries the cost of the search, once."""
+        billed = []
+        for trial in trials:
+            fits = self.fits.pop(trial.learner, 0)
+            seconds = self.cpu_seconds.pop(trial.learner, 0.0)
+            billed.append(
+                msgspec.structs.replace(
+                    trial, fits=trial.fits + fits, cpu_seconds=trial.cpu_seconds + seconds
+                )
+            )
+        return billed
+
+
+class Summed(Unified):
+    """APLM: the parties predict, the coordinator learns the mean of the predictions."""
+
+    _searched = False
+    _judged: tuple[Configuration, ...] = ()
+
+    def judge(self, shot: Sequence[Configuration]) -> list[Trial]:
+        self._judged += tuple(shot)
+        return self._billed(evaluate(self._federation, shot))
+
+    def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
+        sized = any(one.training < 1 for one in self._judged)
+        task = Predict(
+            self._search,
+            tuple(asked),
+            self._kind,
+            judged=self._judged,
+            total=self.weight if sized else None,
+            anew=not self._searched,
+        )
+        sums = self._federation.sum(task)
+        self.parties, self.weight = sums.parties, sums.weight
+        if not self._searched:
+            learners, self._searched = self._problem.learners, True
+            self.fits = dict(zip(learners, sums.sum("fits").astype(int).tolist(), strict=True))
+            self.cpu_seconds = dict(zip(learners, sums.sum("cpu_seconds").tolist(), strict=True))
+        counts = [candidates.count for candidates in asked]
+        return np.split(sums.mean("losses"), np.cumsum(counts)[:-1])
+
+
+class Gathered(Unified):
+    """Any surface: the parties tell their pairs, the coordinator fits the surrogates."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        problem: Problem,
+        search: Search,
+        kind: str,
+        name: str,
+        alpha: float,
+        wasserstein: bool,
+    ) -> None:
+        super().__init__(federation, problem, search, kind)
+        self._name, self._alpha, self._wasserstein = name, alpha, wasserstein
+        replies = cast("dict[str, Searches]", federation.gather(search))  # lines 2-5
+        self.parties, self.weight = len(replies), sum(reply.weight for reply in replies.values())
+        self._weights = {party: reply.weight for party, reply in replies.items()}
+        self._points: dict[str, dict[str, list[Point]]] = {}
+        self._sized = False
+        self.fits, self.cpu_seconds = {}, {}
+        for i, learner in enumerate(problem.learners):
+            found = {party: reply.found[i] for party, reply in replies.items()}
+            self._points[learner] = {
+                party: [Point(pair.params, pair.loss) for pair in one.pairs]
+                for party, one in found.items()
+            }
+            self.fits[learner] = sum(one.fits for one in found.values())
+            self.cpu_seconds[learner] = sum(one.cpu_seconds for one in found.values())
+        self._surfaces = self._built()
+
+    def judge(self, shot: Sequence[Configuration]) -> list[Trial]:
+        trials, losses = evaluate_openly(self._federation, shot)
+        for learner, parties in self._points.items():
+            for party, points in parties.items():
+                points += [
+                    point_of(one, loss)
+                    for one, loss in zip(shot, losses.get(party, ()), strict=False)
+                    if one.learner == learner
+                ]
+        self._sized |= any(one.training < 1 for one in shot)
+        self._surfaces = self._built()
+        return self._billed(trials)
+
+    def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
+        return [
+            self._surfaces[learner](candidates.drawn(self._problem.space(learner)))
+            for learner, candidates in zip(self._problem.learners, asked, strict=True)
+        ]
+
+    def _built(self) -> dict[str, Surface]:
+        """Line 6: one unified surface per learner."""
+        return {
+            learner: surface(
+                self._name,
+                self._problem.space(learner),
+                self._evidence(learner),
+                surrogate=self._kind,
+                alpha=self._alpha,
+                seed=surrogate_seed(self._problem, learner),
+                bounded=partial(bounded, self._problem),
+            )
+            for learner in self._points
+        }
+
+    def _evidence(self, learner: str) -> list[Evidence]:
+        """Every party's points, in the order of the names."""
+        evidence = []
+        for party, points in sorted(self._points[learner].items()):
+            params, losses, sizes = map(list, zip(*points, strict=True))
+            weight = self._weights[party]
+            wanted = larger_size(self.weight, weight) if self._sized else 0.0
+            evidence.append(Evidence(params, losses, weight, sizes, wanted))
+        return evidence
+
+    def report(self, chosen: Trial) -> dict[str, Any]:
+        """gamma_p (section 3) of every learner, and the bound of Theorem C.6 for the chosen one."""
+        problem = self._problem
+        evidence = {learner: _whole(self._evidence(learner)) for learner in self._points}
+        report: dict[str, Any] = {}
+        if problem.metric.worst(problem.schema) == 1.0:  # losses are shares
+            report["gamma_p"] = {learner: gamma_p(pairs) for learner, pairs in evidence.items()}
+        if self._name in ("aplm", "mplm"):
+            gap = optimality_gap(
+                problem.space(chosen.learner),
+                evidence[chosen.learner],
+                chosen.params,
+                surface=self._name,
+                surrogate=self._kind,
+                seed=surrogate_seed(problem, chosen.learner),
+                distances=self._distances(sorted(self._weights)),
+            )
+            report["optimality_gap"] = msgspec.to_builtins(gap)
+        return report
+
+    def _distances(self, parties: Sequence[str]) -> np.ndarray | None:
+        """1-Wasserstein distances between the parties, if all of them tell their marginals."""
+        if not self._wasserstein:
+            return None
+        told = cast("dict[str, Distributions]", self._federation.gather(Marginals()))
+        if not told.keys() >= set(parties):
+            return None
+        return np.array([[distance(told[i], told[j]) for j in parties] for i in parties])
+
+
+def _whole(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """Only what was judged on all of a party's training rows."""
+    whole = []
+    for one in evidence:
+        kept = [i for i, size in enumerate(one.sizes or ()) if size == 0.0]
+        whole.append(
+            Evidence(
+                [one.configurations[i] for i in kept], [one.losses[i] for i in kept], one.weight
+            )
+        )
+    return whole
