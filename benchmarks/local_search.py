@@ -106,7 +106,7 @@ class Cotune:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", default=_eeg(), help="a file or name with a column `target`")
+    parser.add_argument("--data", default=eeg(), help="a file or name with a column `target`")
     parser.add_argument("--configurations", type=int, default=20)
     parser.add_argument("--folds", type=int, default=10)
     parser.add_argument("--parties", type=int, default=3)
@@ -156,7 +156,7 @@ def main() -> None:
     print(f"largest loss difference {worst:.1e}")
 
 
-def _eeg() -> str:
+def eeg() -> str:
     """EEG eye state: a copy beside the project if there is one, else from OpenML."""
     copy = Path(__file__).parents[2] / "shared" / "data" / "eeg_eye_state.parquet"
     return str(copy) if copy.exists() else "openml:1471"
