@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shutil
 import signal
 import sys
 import time
@@ -25,7 +26,7 @@ import pandas as pd
 from common import WORK, Results, Table, load, need, save
 from common import parser as common_parser
 
-from cotune.errors import UsageError
+from cotune.errors import FederationError, UsageError
 from cotune.outcome import Outcome
 
 #: Data sets by their names in cotune's tables; the first two are required.
@@ -78,20 +79,21 @@ class Form:
     rows: int | None
     folds: int
     trials: int
+    flash_trials: int
     learners: tuple[str, ...]
 
 
-PAPERS_OWN = Form(tuple(DATASETS), 25, None, 10, 50, LEARNERS)
+PAPERS_OWN = Form(tuple(DATASETS), 25, None, 10, 50, 50, LEARNERS)
 #: Of the tables of accuracies.
 TABLES = {
-    "quick": Form(("eeg_eye_state",), 1, 1500, 3, 3, CHEAP),
-    "reduced": Form(REQUIRED, 2, 6000, 3, 10, LEARNERS),
+    "quick": Form(("eeg_eye_state",), 1, 1500, 3, 3, 3, CHEAP),
+    "reduced": Form(REQUIRED, 2, 6000, 3, 15, 10, LEARNERS),
     "complete": PAPERS_OWN,
 }
 #: Of the many runs that vary one thing: numbers of clients, tolerances, iterations, skews.
 VARIATIONS = {
-    "quick": Form(("eeg_eye_state",), 1, 900, 2, 2, ("decision_tree", "lightgbm")),
-    "reduced": Form(("eeg_eye_state",), 1, 3000, 3, 6, CHEAP),
+    "quick": Form(("eeg_eye_state",), 1, 900, 2, 2, 2, ("decision_tree", "lightgbm")),
+    "reduced": Form(("eeg_eye_state",), 1, None, 3, 6, 6, CHEAP),
     "complete": PAPERS_OWN,
 }
 
@@ -102,11 +104,13 @@ CUTS = {
     "had.",
     "seeds": "Each deals the rows anew and seeds the search, as in the papers; spreads are over "
     "them.",
-    "train rows searched": "A stratified part of all clients' train rows, for the search alone: "
-    "the winner is trained on all train rows and scored on all test rows.",
+    "train rows": "A stratified part of all clients' train rows: search and winner see only these, "
+    "so that the experiment is the papers' on a smaller data set; test rows are never cut. The "
+    "column `all rows` has the same winner trained on all train rows.",
     "folds": "Fewer folds fit on fewer rows and make the losses noisier.",
-    "HPO iterations": "Per learner; in FLASH and FLoRA per learner and client. The first is the "
-    "default configuration.",
+    "HPO iterations": "Per learner; in FLoRA also per client, in FLASH per client and round. The "
+    "first is the default configuration, the next nine are random: only then does TPE go by what "
+    "it saw. Searches of one seed draw the same random ones, in DASH and in the central search.",
     "learners": "Spaces as printed in DASH's appendix, random_forest with its 50 to 300 trees; "
     "where not all seven are run, it is left out first: its fits take most of the time.",
 }
@@ -119,12 +123,15 @@ def cuts_table(form: Form) -> Table:
     def names(datasets: Iterable[str]) -> str:
         return ", ".join(DATASETS[name] for name in datasets)
 
+    iterations = str(form.trials)
+    if form.flash_trials != form.trials:
+        iterations += f", in FLASH {form.flash_trials}"
     cells = {
         "data sets": ("7 (DASH), 8 (FLASH)", names(form.datasets)),
         "seeds": (str(own.seeds), str(form.seeds)),
-        "train rows searched": ("all", "all" if form.rows is None else f"{form.rows:,}"),
+        "train rows": ("all", "all" if form.rows is None else f"{form.rows:,}"),
         "folds": (str(own.folds), str(form.folds)),
-        "HPO iterations": (str(own.trials), str(form.trials)),
+        "HPO iterations": (str(own.trials), iterations),
         "learners": ("7", ", ".join(form.learners) if form.learners != LEARNERS else "7"),
     }
     rows = [[what, *pair] for what, pair in cells.items()]
@@ -157,7 +164,8 @@ class Piece:
         The defaults are not searched, so that they are the same piece for any number of trials.
         """
         learners = ("lightgbm",) if method.startswith("FLoRA") else form.learners
-        piece = cls(dataset, seed, method, form.rows, form.folds, form.trials, learners)
+        trials = form.flash_trials if method in FLASH else form.trials
+        piece = cls(dataset, seed, method, form.rows, form.folds, trials, learners)
         piece = replace(piece, **changes)
         return replace(piece, trials=0) if method == "Default" else piece
 
@@ -280,7 +288,24 @@ def curves_of(outcome: Outcome) -> dict[str, list[tuple[float, float]]]:
 
 
 def score(outcome: Outcome, clients: Sequence[Client]) -> dict[str, float]:
-    """Train the winner once on all clients' train rows; accuracy on their test rows."""
+    """Train the winner once on the clients' searched rows; accuracy on all their test rows.
+
+    The figures that end in `_all` are those of the winner trained on all train rows.
+    """
+    hits = hits_of(outcome, [client.searched for client in clients], clients)
+    cut = any(client.searched is not client.train for client in clients)
+    hits_all = hits_of(outcome, [client.train for client in clients], clients) if cut else hits
+    return {
+        "accuracy": float(np.mean(np.concatenate(hits))),
+        "client_accuracy": float(np.mean([np.mean(each) for each in hits])),
+        "accuracy_all": float(np.mean(np.concatenate(hits_all))),
+    }
+
+
+def hits_of(
+    outcome: Outcome, tables: Sequence[pd.DataFrame], clients: Sequence[Client]
+) -> list[np.ndarray]:
+    """For each client which of its test rows the winner, trained on the tables, has right."""
     import warnings
 
     from threadpoolctl import threadpool_limits
@@ -298,7 +323,7 @@ def score(outcome: Outcome, clients: Sequence[Client]) -> dict[str, float]:
             return trees_form(codes, schema)
         return dense_form(codes, schema, problem.scaling)
 
-    train = pd.concat([client.train for client in clients], ignore_index=True)
+    train = pd.concat(list(tables), ignore_index=True)
     present, labels = np.unique(train["target"].to_numpy(), return_inverse=True)
     estimator = learner.estimator(
         outcome.best_params, task="classification", seed=problem.seed, schema=schema
@@ -306,15 +331,11 @@ def score(outcome: Outcome, clients: Sequence[Client]) -> dict[str, float]:
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # no convergence: the score says it
         estimator.fit(features(train), labels)
-        hits = [
+        return [
             present[estimator.predict(features(client.test)).astype(int)]
             == client.test["target"].to_numpy()
             for client in clients
         ]
-    return {
-        "accuracy": float(np.mean(np.concatenate(hits))),
-        "client_accuracy": float(np.mean([np.mean(each) for each in hits])),
-    }
 
 
 # The work
@@ -366,7 +387,7 @@ class Store:
                     for piece in left:
                         self._run(piece, arguments)
                     if self._left(left) == left:
-                        time.sleep(10)  # all of them are under way in another script
+                        time.sleep(10)  # under way in another script, or to be begun anew
         except TimeUp:
             print("time is up: the same command goes on from here", file=sys.stderr)
         return len(self._left(todo))
@@ -385,6 +406,12 @@ class Store:
         except UsageError as error:
             if "worked on by another process" not in str(error):
                 raise
+            return
+        except FederationError as error:
+            if "another version of cotune" not in str(error):
+                raise
+            print(f"{piece.folder} was begun by another version: anew", file=sys.stderr)
+            shutil.rmtree(WORK / "runs" / piece.folder)
             return
         self.results.put(piece.key, value)
         print(
@@ -486,7 +513,8 @@ def form_of(arguments: argparse.Namespace, forms: Mapping[str, Form]) -> tuple[s
 #: Said under every table of accuracies.
 TRAINING = (
     "Accuracies in percent. The papers train the winner by federated learning; here it is trained "
-    "once on the pooled train rows of all clients and scored on all clients' test rows. `clients` "
+    "once on the pooled train rows of all clients and scored on all clients' test rows. `all "
+    "rows`: trained on all train rows, also where the search was given a part of them. `clients` "
     "is the mean of the clients' own accuracies, `+-` the standard deviation over the seeds."
 )
 
@@ -499,13 +527,16 @@ def publish(
     result: Mapping[str, Any],
     left: int,
 ) -> None:
-    """Print the tables, write the draft of the page and (unless quick) the results."""
+    """Print the tables, write the draft of the page and (unless quick) the results.
+
+    The complete form has files of its own: begun, it must not replace a finished reduced one.
+    """
     rest = [f"{left} runs are still to be done: the figures are preliminary."] if left else []
     paragraphs = [*rest, *remarks]
     print("\n\n\n".join([*(table.text() for table in tables), *paragraphs]))
     WORK.mkdir(exist_ok=True)
     page = [f"# {script} ({name})", *(table.markdown() for table in tables), *paragraphs]
-    suffix = "_quick" if name == "quick" else ""
+    suffix = "" if name == "reduced" else f"_{name}"
     (WORK / f"{script}{suffix}.md").write_text("\n\n".join(page) + "\n")
     if name != "quick":
-        save(script, {"form": name, "left": left, **result})
+        save(f"{script}{suffix}", {"form": name, "left": left, **result})

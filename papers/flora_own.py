@@ -60,7 +60,6 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 #: What the default consists of, one part left out at a time; on small cases only.
 ABLATIONS: dict[str, dict[str, Any]] = {
-    "size-aware": {"size_aware": True},
     "forests": {"surrogate": "forest"},
     "two repeats": {"repeats": 2},
     "single-shot gp": {"single_shot": True, "surrogate": "gp"},

@@ -79,11 +79,15 @@ def test_the_help_lists_commands_in_the_order_of_use():
 
 
 def test_the_spellings_in_help_are_those_of_the_library():
+    from cotune.methods.surfaces import SURFACES
     from cotune.problem import METRICS
     from cotune.search import SAMPLERS
+    from cotune.surrogate import SURROGATES
 
     assert tuple(METRICS) == options.METRICS
     assert SAMPLERS == options.SAMPLERS
+    assert SURFACES == options.SURFACES
+    assert SURROGATES == options.SURROGATES
     shown = " ".join(run("tune", "--help").stdout.split())
     assert ", ".join(cotune.learner_names()) in shown
 
@@ -111,7 +115,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         tune iris.csv --target species --parties 5 --split dirichlet:0.5 --seed 7
         --learner hgb --learner svm --trials 9 --folds 4 --metric f1 --space paper
         --fix hgb.max_iter=50 --fix svm.kernel=rbf --fix hgb.learning_rate=1e-1
-        --drop id --weights equal --sampler random --max-rounds 20 --max-seconds 1.5
+        --drop id --weights equal --scaling none --sampler random --max-rounds 20 --max-seconds 1.5
         --quorum 0.8 --timeout 60 --processes 2 --run here --no-train
     """
     run(*arguments.split())
@@ -138,12 +142,38 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         "fixed": {"hgb": {"max_iter": 50, "learning_rate": 0.1}, "svm": {"kernel": "rbf"}},
         "drop": ("id",),
         "weights": "equal",
+        "scaling": "none",
         "rounds": 20,
         "fits": None,
         "seconds": 1.5,
         "bytes": None,
     }
     assert plan.options == {"sampler": "random"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("flora", {}),
+        ("flora --surface mplm --single-shot", {"surface": "mplm", "single_shot": True}),
+        ("flora --few-shot 4 --repeats 2", {"few_shot": 4, "repeats": 2}),
+        ("flora --no-pruning --surrogate forest", {"pruning": False, "surrogate": "forest"}),
+        ("flora --free-pairs --keep 3", {"free_pairs": True, "keep": 3}),
+        ("flora --surface sgm+u --disclose", {"surface": "sgm+u", "disclose": True}),
+        ("flora --wasserstein --sampler gp", {"wasserstein": True, "sampler": "gp"}),
+        ("flora --free-pairs --no-pruning", {"free_pairs": True, "pruning": False}),
+        ("flash --inner lbm --tolerance 0.1", {"inner": "lbm", "tolerance": 0.1}),
+        ("multishot --sampler random --until 0.2", {"sampler": "random", "until": 0.2}),
+        ("central", {}),
+        ("central --sampler grid", {"sampler": "grid"}),
+    ],
+)
+def test_the_options_of_a_method_reach_it(folder, no_work, arguments, expected):
+    run("tune", "iris.csv", "--method", *arguments.split())
+    ((plan, method, _),) = no_work
+    assert method == arguments.split()[0]
+    assert plan.options_of(method) == expected
+    assert plan.settings["scaling"] == "standard"
 
 
 def test_a_run_is_named_after_its_data_and_method_by_default(folder, no_work):
@@ -188,6 +218,17 @@ def test_a_plan_survives_its_file(folder):
         ("tune iris.csv --method dahs", "did you mean 'dash'?"),
         ("compare iris.csv --method dash --method dahs", "did you mean 'dash'?"),
         ("tune iris.csv --method defaults --sampler random", "--sampler is not an option"),
+        ("tune iris.csv --surface mplm", "--surface is not an option of dash: omit it"),
+        ("tune iris.csv --method dash --single-shot", "--single-shot is not an option of dash"),
+        ("tune iris.csv --method flora --until 0.2", "--until is not an option of flora"),
+        ("tune iris.csv --method flora --inner rm", "--inner is not an option of flora"),
+        ("tune iris.csv --method flash --few-shot 4", "--few-shot is not an option of flash"),
+        ("tune iris.csv --method central --until 0.2", "--until is not an option of central"),
+        ("compare iris.csv --single-shot", "--single-shot is not an option of defaults, dash"),
+        ("tune iris.csv --method flora --surface alpm", "'alpm' is not one of"),
+        ("tune iris.csv --method flora --few-shot 0", "x>=1"),
+        ("tune iris.csv --method flash --tolerance -1", "x>=0"),
+        ("tune iris.csv --scaling robust", "'robust' is not one of"),
         ("tune iris.csv --learner hbg", "did you mean 'hgb'?"),
         ("tune iris.csv --metric acuracy", "did you mean 'accuracy'?"),
         ("tune iris.csv --metric rmse --task classification", "not one for classification"),
@@ -348,6 +389,15 @@ def finished(tmp_path_factory) -> Path:
 
 def test_missing_feature_values_are_no_error(finished):
     assert json.loads(run("show", str(finished), "--json").stdout)["fits"] == 18
+
+
+def test_the_json_of_a_run_has_the_methods_own_report(folder):
+    arguments = ("tune", "iris.csv", *QUICK, "--quiet", "--json")
+    plain = run(*arguments, "--method", "central")
+    counted = run(*arguments, "--method", "multishot", "--until", "1", "--scaling", "none")
+    assert (plain.exit_code, counted.exit_code) == (0, 0), counted.output
+    assert json.loads(plain.stdout)["report"] == {}
+    assert json.loads(counted.stdout)["report"] == {"trainings": 1, "reached": True}
 
 
 def test_show_prints_tables(finished):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 import cotune
@@ -113,3 +114,52 @@ def test_a_file_that_is_no_outcome_is_an_error_of_one_line(tmp_path, content):
         path.write_bytes(content)
     with pytest.raises(UsageError, match=r"there is no outcome in .*: is the run finished"):
         Outcome.load(path)
+
+
+# What a method settles on, and tells of itself
+
+
+@pytest.fixture(scope="module")
+def settled(outcome):
+    """The same run, whose method settled on the worst trial of the learner that did not win."""
+    others = [t for t in outcome.trials if t.learner != outcome.best_learner]
+    report = {"gamma_p": {"decision_tree": 1.5}, "reached": None, "trainings": [1, 2]}
+    chosen = max(others, key=lambda trial: trial.loss)
+    return msgspec.structs.replace(outcome, chosen=chosen, report=report)
+
+
+def test_the_best_is_what_the_method_settled_on(settled):
+    assert settled.best is settled.chosen
+    assert settled.best_learner == settled.chosen.learner
+    assert (settled.summary()["loss"], settled.summary()["params"]) == (
+        settled.chosen.loss,
+        settled.chosen.params,
+    )
+
+
+def test_the_leaderboard_begins_with_what_the_method_settled_on(settled, outcome):
+    board = settled.leaderboard()
+    assert board.loc[0, "learner"] == settled.chosen.learner
+    assert board.loc[0, "params"] == settled.chosen.params
+    assert board.loc[0, "accuracy"] == 1 - settled.chosen.loss
+    assert board.loc[1, "accuracy"] == outcome.best_value
+
+
+def test_a_report_and_a_choice_survive_their_file(settled, tmp_path):
+    settled.save(tmp_path / "outcome.json")
+    read = Outcome.load(tmp_path / "outcome.json")
+    assert read.report == settled.report == read.summary()["report"]
+    assert read.chosen == read.best == settled.chosen
+
+
+def test_an_outcome_without_them_has_an_empty_report_and_no_choice(outcome):
+    assert outcome.summary()["report"] == {}
+    assert outcome.chosen is None
+
+
+def test_a_table_of_trials_says_what_was_predicted_and_on_how_many_rows(outcome):
+    first = msgspec.structs.replace(outcome.trials[0], fraction=0.5)
+    second = msgspec.structs.replace(outcome.trials[1], predicted=True)
+    table = msgspec.structs.replace(outcome, trials=(first, second)).trials_dataframe()
+    assert table["fraction"].tolist() == [0.5, 1.0]
+    assert table["predicted"].tolist() == [False, True]

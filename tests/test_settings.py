@@ -29,6 +29,9 @@ NUMBERS = Schema("target", "regression", ())
         ({"seed": 2**32}, "the seed is 4294967296"),
         ({"seed": 0.5}, r"the seed is 0\.5"),
         ({"weights": "row"}, "unknown weights 'row': did you mean 'rows'"),
+        ({"scaling": "standrad"}, "unknown scaling 'standrad': did you mean 'standard'"),
+        ({"method": "flora", "options": {"surfac": "aplm"}}, "option of method flora 'surfac'"),
+        ({"method": "central", "options": {"until": 0.1}}, "option of method central 'until'"),
         ({"space": "papers"}, "unknown space 'papers': did you mean 'paper'"),
         ({"options": {"samplr": 1}}, "unknown option of method dash 'samplr'"),
     ],
@@ -100,6 +103,16 @@ def test_the_papers_space_can_be_chosen():
         for which in ("default", "paper")
     )
     assert wide != paper
+
+
+def test_the_problem_says_how_columns_are_scaled():
+    standard, none = (
+        Settings(learners=("svm",), scaling=scaling).problem(CLASSES)
+        for scaling in ("standard", "none")
+    )
+    assert Settings(learners=("svm",)).problem(CLASSES) == standard
+    assert (standard.scaling, none.scaling) == ("standard", "none")
+    assert standard.digest != none.digest
 
 
 def test_the_metric_says_the_task_unless_the_user_does():

@@ -187,12 +187,6 @@ _tuning = (
         help="flora: how many such rounds.",
     ),
     click.option(
-        "--size-aware/--no-size-aware",
-        default=None,
-        show_default="on, off if single-shot",
-        help="flora: minimise the surface for as many rows as all parties have together.",
-    ),
-    click.option(
         "--surrogate",
         type=click.Choice(SURROGATES),
         show_default="gp, forest if single-shot",

@@ -22,7 +22,7 @@ COMPARISON = "compare.json"
 FEDERATION = ("target", "parties", "split", "seed", "quorum", "timeout", "processes")
 #: Options of methods, which not every method has.
 OPTIONS = (
-    "sampler", "surface", "single_shot", "few_shot", "repeats", "size_aware", "surrogate", "keep",
+    "sampler", "surface", "single_shot", "few_shot", "repeats", "surrogate", "keep",
     "disclose", "wasserstein", "free_pairs", "pruning", "inner", "tolerance", "until",
 )  # fmt: skip
 

@@ -207,7 +207,7 @@ def _outcome(
         problem=federation.problem,
         trials=tuple(trials),
         report={name: figure for step in steps for name, figure in step.report.items()},
-        chosen=steps[-1].chosen,
+        chosen=next((step.chosen for step in reversed(steps) if step.chosen), None),
         rounds=tuple(federation.ledger),
         parties=tuple(federation.parties),
         ended=ended,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from cotune.learners import register_learner
-from cotune.methods.evaluate import evaluate
-from cotune.party.tasks import REASONS, Configuration, Evaluate
+from cotune.methods.evaluate import evaluate, evaluate_openly
+from cotune.party.tasks import REASONS, Configuration, Evaluate, Evaluations
 from tests.parts import Raising, federation_of, iris, parts, problem_of
 
 TABLES = parts(iris())
@@ -45,3 +45,46 @@ def test_failed_fits_are_counted_by_reason(registry):
     assert failed.reasons == {REASONS[1]: 3}
     assert failed.loss == 1.0
     assert fine.reasons == {}
+
+
+@pytest.mark.parametrize("weights", ["rows", "equal"])
+def test_gathered_trials_are_those_that_a_sum_gives(weights):
+    uneven = {"big": iris(90), "small": iris().iloc[90:]}
+    problem = problem_of(*uneven.values(), weights=weights)
+    with federation_of(uneven, problem=problem) as federation:
+        summed = evaluate(federation, CONFIGURATIONS)
+        gathered, own = evaluate_openly(federation, CONFIGURATIONS)
+        told = federation.gather(Evaluate(tuple(CONFIGURATIONS)))
+    for one, other in zip(summed, gathered, strict=True):
+        assert one.loss == pytest.approx(other.loss, abs=1e-8)
+        assert (one.params, one.parties, one.weight) == (other.params, other.parties, other.weight)
+    assert own == {party: reply.losses for party, reply in told.items()}
+
+
+class Answering:
+    """A federation of three parties with these losses."""
+
+    problem = problem_of(iris())
+
+    def __init__(self, *losses):
+        self._losses = losses
+
+    def gather(self, task):
+        return {
+            f"party-{i}": Evaluations(list(told), [3] * 2, [0.1] * 2, [0] * 2 * len(REASONS))
+            for i, told in enumerate(self._losses)
+        }
+
+
+def test_gathered_trials_tie_wherever_a_sum_would():
+    trials, _ = evaluate_openly(Answering((0.1, 0.3), (0.2, 0.2), (0.3, 0.1)), CONFIGURATIONS)
+    assert trials[0].loss == trials[1].loss
+
+
+def test_a_trial_says_on_what_share_of_the_rows_it_was_judged():
+    half = Configuration("decision_tree", {"max_depth": 4}, fraction=0.5)
+    with federation_of(TABLES, problem=problem_of(*TABLES.values())) as federation:
+        trials = evaluate(federation, [*CONFIGURATIONS, half])
+    assert [trial.fraction for trial in trials] == [1.0, 1.0, 0.5]
+    assert [trial.fits for trial in trials] == [9] * 3
+    assert not any(trial.predicted for trial in trials)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.ensemble import RandomForestRegressor
 
 import cotune
 from cotune import surrogate
@@ -30,9 +29,7 @@ def small_regression():
     """Few candidates and few trees: these tests are not about how good the forest is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flash_module, "DRAWN", 100)
-        patch.setattr(
-            surrogate, "_forest", lambda seed: RandomForestRegressor(5, random_state=seed)
-        )
+        patch.setattr(surrogate, "TREES", 5)
         yield
 
 

@@ -167,6 +167,7 @@ def test_a_piece_is_searched_trained_scored_and_read_from_its_folder_again(
     assert len(outcome.trials) == 2
     assert value["learner"] == "decision_tree"
     assert 0.7 < value["accuracy"] <= 1.0
+    assert value["accuracy_all"] == value["accuracy"]  # nothing was cut
     again = cash.run_piece(piece, tmp_path, 1)
     assert again["accuracy"] == value["accuracy"]
     assert again["here_seconds"] is None

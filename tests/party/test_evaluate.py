@@ -150,8 +150,8 @@ def test_the_stopping_rule_is_scipys_paired_t_test(losses, seed):
         assert clearly_worse(tuple(losses), tuple(incumbent)) == (p < SIGNIFICANCE)
 
 
-def test_two_folds_say_nothing_and_equal_differences_all():
-    assert not clearly_worse((0.9, 0.9), (0.0, 0.0))
+def test_one_fold_says_nothing_and_equal_differences_all():
+    assert not clearly_worse((0.9,), (0.0,))
     assert clearly_worse((0.5, 0.75, 1.0), (0.25, 0.5, 0.75))
     assert not clearly_worse((0.25, 0.5, 0.75), (0.5, 0.75, 1.0))
 
@@ -174,8 +174,8 @@ def test_a_configuration_that_is_clearly_worse_is_spared_its_remaining_folds(rac
     evaluator, incumbent = racing
     (judged,) = evaluator.race([Entrant(SHALLOW, incumbent=incumbent.losses)])
     assert not judged.whole
-    assert judged.fits == len(counting.fits) == len(judged.losses) == 3
-    differences = np.array(judged.losses) - np.array(incumbent.losses[:3])
+    assert judged.fits == len(counting.fits) == len(judged.losses) == 2
+    differences = np.array(judged.losses) - np.array(incumbent.losses[:2])
     assert judged.loss == pytest.approx(incumbent.loss + differences.mean())
     assert judged.loss > incumbent.loss
 
@@ -196,7 +196,7 @@ def test_a_stopped_configuration_is_completed_at_the_cost_of_the_missing_folds(
     evaluator.race([Entrant(SHALLOW, incumbent=incumbent.losses)])
     begin(evaluator, 2)
     (whole,) = evaluator.evaluate([SHALLOW])
-    assert whole.fits == 7
+    assert whole.fits == 8
     assert len(counting.fits) == 10
     fresh = evaluator_of(tmp_path / "fresh", iris(), evaluator._problem)
     assert fresh.evaluate([SHALLOW])[0].loss == whole.loss
@@ -221,7 +221,7 @@ def test_each_stage_is_billed_to_the_trial_that_paid_for_it_when_a_round_is_repe
     evaluator, incumbent = racing
     raced = Entrant(SHALLOW, incumbent=incumbent.losses), Entrant(SHALLOW, incumbent=(1.0,) * 10)
     first = [evaluator.race([entrant])[0] for entrant in raced]
-    assert [judged.fits for judged in first] == [3, 7]
+    assert [judged.fits for judged in first] == [2, 8]
     begin(evaluator, 1)
     assert [evaluator.race([entrant])[0] for entrant in raced] == first
 
@@ -232,7 +232,7 @@ def test_a_failed_fold_ends_the_race(tmp_path, registry):
     evaluator = evaluator_of(tmp_path, iris(), problem)
     failing = Configuration("raising", {"depth": 2})
     (judged,) = evaluator.race([Entrant(failing, incumbent=(1.0,) * 10)])
-    assert (judged.loss, judged.reason, judged.fits, judged.whole) == (1.0, RAISED, 3, False)
+    assert (judged.loss, judged.reason, judged.fits, judged.whole) == (1.0, RAISED, 2, False)
     assert evaluator.evaluate([failing])[0].loss == 1.0
 
 
@@ -260,14 +260,36 @@ def test_free_counts_of_a_stopped_configuration_get_a_paired_estimate(tmp_path):
     )
     (incumbent,) = evaluator.evaluate([good])
     (judged,) = evaluator.race([Entrant(bad, free=(5,), incumbent=incumbent.losses)])
-    assert judged.fits == 3
+    assert judged.fits == 2
     free = judged.free[5]
-    differences = np.array(free.losses) - np.array(incumbent.losses[:3])
+    differences = np.array(free.losses) - np.array(incumbent.losses[:2])
     assert not free.whole
     assert free.loss == pytest.approx(incumbent.loss + differences.mean())
     smaller = Configuration("hgb", {"max_iter": 5, "learning_rate": 1e-3})
     begin(evaluator, 2)
-    assert evaluator.evaluate([smaller])[0].fits == 7
+    assert evaluator.evaluate([smaller])[0].fits == 8
+
+
+def test_a_configuration_is_not_stopped_while_one_of_its_free_counts_is_ahead(tmp_path):
+    """Forty rash steps overfit; the incumbent lies between them and the first three."""
+    problem = problem_of(iris(), learners=("hgb",), folds=10, metric="log_loss")
+    many, few = (
+        Configuration("hgb", {"max_iter": count, "learning_rate": 1.0}) for count in (40, 3)
+    )
+    known = evaluator_of(tmp_path / "known", iris(), problem).evaluate([many, few])
+    between = tuple(
+        (one + other) / 2 for one, other in zip(*(e.losses for e in known), strict=True)
+    )
+    assert known[1].loss < np.mean(between) < known[0].loss
+    (alone,) = evaluator_of(tmp_path / "alone", iris(), problem).race(
+        [Entrant(many, incumbent=between)]
+    )
+    (raced,) = evaluator_of(tmp_path / "raced", iris(), problem).race(
+        [Entrant(many, free=(3,), incumbent=between)]
+    )
+    assert not alone.whole
+    assert raced.whole
+    assert raced.free[3].loss == known[1].loss
 
 
 def test_undefined_folds_survive_a_restart(tmp_path):

@@ -93,6 +93,34 @@ def test_dense_rows_are_standardised_filled_and_one_hot():
     assert dense.tolist() == [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
 
 
+def test_without_scaling_numbers_stay_as_they_are():
+    columns = (
+        Column("n", "numeric", mean=0.5, scale=4.0),
+        Column("c", "categorical", ("a", "b")),
+    )
+    codes = np.array([[6.0, 1.0], [-2.25, 0.0], [np.nan, np.nan]])
+    dense = dense_form(codes, Schema("t", "classification", columns), "none")
+    assert dense.tolist() == [[6.0, 0.0, 1.0], [-2.25, 1.0, 0.0], [0.5, 0.0, 0.0]]
+
+
+def test_without_scaling_numbers_keep_all_their_digits():
+    schema = Schema("t", "classification", (Column("n", "numeric", mean=1e6, scale=1.0),))
+    assert dense_form(np.array([[0.1]]), schema, "none").tolist() == [[0.1]]
+
+
+def test_the_problem_says_whether_rows_are_scaled(tmp_path):
+    frame = iris()
+    forms = []
+    for scaling in ("standard", "none"):
+        problem = problem_of(frame, learners=("logistic_regression",), scaling=scaling)
+        rows = Rows(tmp_path / scaling, frame, problem)
+        rows.prepare("dense")
+        forms.append(open_rows(rows.folder).features("dense"))
+    np.testing.assert_allclose(forms[0].mean(axis=0), 0.0, atol=1e-9)
+    np.testing.assert_allclose(forms[0].std(axis=0), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(forms[1], frame.drop(columns="target"), rtol=1e-12)
+
+
 def test_very_wide_columns_are_narrowed_to_their_frequent_categories():
     column = Column("c", "categorical", tuple(map(str, range(600))))
     schema = Schema("t", "classification", (column,))

@@ -5,7 +5,7 @@ import random
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotune.errors import CotuneError, Malformed
@@ -13,18 +13,23 @@ from cotune.federation.wire import encode
 from cotune.party.tasks import (
     REASONS,
     TASKS,
+    Candidates,
     Configuration,
     Evaluate,
     Evaluations,
     Found,
     Inspect,
     Pair,
+    Predict,
+    Predictions,
     Search,
     Searches,
     Term,
 )
 from cotune.problem import RESOLUTION
+from cotune.space import Space
 from tests.parts import ask, iris, party_of, problem_of
+from tests.test_space import seeds, spaces
 
 LOSS = Term(1, 0.0, 1.0, RESOLUTION, weighted=True)
 
@@ -132,3 +137,74 @@ def test_a_gathered_search_must_tell_what_was_asked_and_no_more():
     for params in ({"max_depth": -3}, {"no_such": 1}):
         with pytest.raises(Malformed, match="outside the space"):
             Search(("decision_tree",), 1).check(searched(params=params), problem)
+
+
+@settings(max_examples=50, deadline=None)
+@given(spaces(), seeds, st.integers(2, 20), st.booleans())
+def test_candidates_are_configurations_of_the_space_that_everybody_draws_alike(
+    space, seed, count, near
+):
+    around = (space.clip({}), space.sample(np.random.default_rng(seed))) if near else ()
+    described = Candidates(count, seed, around, 0.1)
+    drawn = described.drawn(space)
+    assert len(drawn) == count
+    assert tuple(drawn[: len(around)]) == around
+    assert all(space.validate(params) == params for params in drawn)
+    there = msgspec.msgpack.decode(msgspec.msgpack.encode(described), type=Candidates)
+    again = there.drawn(Space.from_json(space.to_json()))
+    assert described.digest_of(space, drawn) == there.digest_of(space, again)
+
+
+def test_other_candidates_have_another_digest_and_last_bits_do_not_count():
+    space = Space({"x": (0.0, 1.0), "kernel": ["rbf", "poly"]})
+    described = Candidates(2, 0)
+    digest = described.digest_of(space, [{"x": 0.5, "kernel": "rbf"}])
+    assert digest == described.digest_of(space, [{"x": 0.5 + 1e-12, "kernel": "rbf"}])
+    assert digest != described.digest_of(space, [{"x": 0.51, "kernel": "rbf"}])
+    assert digest != described.digest_of(space, [{"x": 0.5, "kernel": "poly"}])
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**16 + 1])
+def test_a_party_is_not_asked_for_candidates_without_number(count):
+    written = msgspec.msgpack.encode({"count": count, "seed": 0})
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(written, type=Candidates)
+
+
+@pytest.mark.parametrize("losses", [[np.nan, 0.1], [0.1], [0.1, 0.2, 0.3]])
+def test_a_gathered_prediction_must_fit_its_task(losses):
+    task = Predict(Search(("decision_tree",), 1), (Candidates(2, 0),))
+    task.check(Predictions([0.1, 0.2], [3], [0.1]), None)
+    with pytest.raises(Malformed):
+        task.check(Predictions(losses, [3], [0.1]), None)
+
+
+def test_the_size_of_a_prediction_stays_below_what_was_foretold(tmp_path):
+    problem = problem_of(iris())
+    space, described = problem.space("decision_tree"), Candidates(50, 3)
+    digest = described.digest_of(space, described.drawn(space))
+    candidates = msgspec.structs.replace(described, digest=digest)
+    task = Predict(Search(("decision_tree",), 3), (candidates,))
+    party = party_of(iris(), tmp_path)
+    for verb in ("gather", "sum"):
+        reply = ask(party, task, problem, verb=verb)
+        assert len(encode(reply)) <= task.most_bytes(problem)
+
+
+def test_a_configuration_trained_on_fewer_rows_is_judged_anew_on_the_same_test_rows(tmp_path):
+    problem, party = problem_of(iris()), party_of(iris(), tmp_path)
+    whole = Configuration("decision_tree", {"max_depth": 3})
+    third = msgspec.structs.replace(whole, training=1 / 3)
+    reply = ask(party, Evaluate((whole, third)), problem)
+    told = msgspec.msgpack.decode(reply.body, type=Evaluations)
+    assert told.fits == [3, 3]
+    assert told.losses[0] != told.losses[1]
+
+
+def test_the_best_pairs_are_kept_where_a_party_may_tell_few():
+    pairs = tuple(Pair({}, loss) for loss in (0.3, 0.1, 0.2))
+    found = Found(pairs, 9, 0.1)
+    kept = Search(("decision_tree",), 3, keep=2).kept(found)
+    assert [pair.loss for pair in kept.pairs] == [0.1, 0.2]
+    assert (kept.fits, kept.cpu_seconds) == (9, 0.1)
+    assert Search(("decision_tree",), 3).kept(found) is found

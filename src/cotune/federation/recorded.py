@@ -113,8 +113,7 @@ class _RecordedParty(Party):
         lookups = [(self._lookup(asked.learner, asked.fraction), asked) for asked in configurations]
         return [Evaluation(lookup.loss(asked.params)) for lookup, asked in lookups]
 
-    def searched(self, task: Search, anew: bool = True) -> tuple[Found, ...]:
-        """The recorded searches: they are at hand, so `anew` makes no difference."""
+    def searched(self, task: Search) -> tuple[Found, ...]:
         lookups = [self._lookup(learner, task.fraction) for learner in task.learners]
         return tuple(task.kept(Found(one.searched(task.trials), 0, 0.0)) for one in lookups)
 

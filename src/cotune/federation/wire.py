@@ -21,7 +21,7 @@ Code = Literal[
     "data",
     "malformed",
     "no_problem",
-    "no_search",
+    "unknown",
     "unknown_learner",
     "storage",
     "internal",

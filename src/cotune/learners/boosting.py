@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from functools import partial
 from itertools import compress, count
@@ -152,7 +153,7 @@ class LightGBM(DeclaredLearner):
     baseline = table(
         subsample=1.0,
         colsample_bytree=1.0,
-        max_depth=-1,
+        max_depth=None,
         min_child_samples=20,
         num_leaves=31,
         n_estimators=100,
@@ -175,6 +176,13 @@ class LightGBM(DeclaredLearner):
             # The spelling `categorical_feature` also works, but with a warning that it does not.
             settings["categorical_column"] = columns
         return settings
+
+    def translate(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """None is an unlimited depth here, as in the other libraries; LightGBM calls it -1."""
+        arguments = dict(params)
+        if "max_depth" in arguments and arguments["max_depth"] is None:
+            arguments["max_depth"] = -1
+        return arguments
 
     def truncated(self, estimator: Any, count: int) -> Estimator | None:
         """The first rounds; None if earlier ones were rescaled (DART) or some brought no tree.

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from cotune.federation.federation import Federation
-from cotune.party.tasks import REASONS, Configuration, Evaluate, Evaluations
+from cotune.party.tasks import REASONS, Configuration, Evaluate, Evaluations, loss_term
 from cotune.trial import Trial
 
 
@@ -28,8 +28,11 @@ def evaluate_openly(
     """The same trials, and every party's own losses by its name: all replies are gathered."""
     task = Evaluate(tuple(configurations))
     replies = cast("dict[str, Evaluations]", federation.gather(task))
+    assert federation.problem is not None
+    term = loss_term(federation.problem, len(configurations))
     weight = sum(reply.weight for reply in replies.values())
-    losses = np.sum([r.weight * np.array(r.losses) for r in replies.values()], axis=0) / weight
+    summed = [r.weight * term.rounded(np.array(r.losses), "losses") for r in replies.values()]
+    losses = np.sum(summed, axis=0) / weight
     totals = {
         name: np.sum([getattr(reply, name) for reply in replies.values()], axis=0)
         for name in ("fits", "cpu_seconds", "failed")
@@ -56,7 +59,7 @@ def _trials(
             fits=int(totals["fits"][i]),
             cpu_seconds=float(totals["cpu_seconds"][i]),
             reasons={r: int(n) for r, n in zip(REASONS, failed[i], strict=True) if n},
-            fraction=configuration.fraction * configuration.training,
+            fraction=configuration.fraction,
         )
         for i, configuration in enumerate(configurations)
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-
-import msgspec
 
 from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
@@ -19,8 +18,6 @@ from cotune.trial import Step, Trial, best_of
 BEST = 0.1
 #: How far apart, at least, the candidates of a few-shot round lie (equation C.4).
 APART = 0.12
-#: The smaller share of the training rows at which a size-aware surface sees them too.
-THIRD = 1 / 3
 
 
 def flora(
@@ -32,7 +29,6 @@ def flora(
     single_shot: bool = False,
     few_shot: int = 20,
     repeats: int = 1,
-    size_aware: bool = False,
     surrogate: str | None = None,
     alpha: float = 1.0,
     keep: int | None = None,
@@ -68,10 +64,6 @@ def flora(
         K: candidates per learner that all parties judge in a further round.
     repeats
         How many such rounds.
-    size_aware
-        Whether the parties judge those candidates on a third of their training rows too, so that
-        the surface can tell how losses move with the rows, and is minimised for as many as all
-        parties have together. Needs the surrogate `gp`.
     surrogate
         `forest` (the paper's, and the default if single-shot) or `gp`.
     alpha
@@ -89,7 +81,10 @@ def flora(
         See `cotune.party.tasks.Search`; on by default unless single-shot.
     """
     kind = surrogate or ("forest" if single_shot else "gp")
-    _check(surface, kind, few_shot, repeats, size_aware)
+    counts = {"few_shot": few_shot, "repeats": repeats, "keep": 1 if keep is None else keep}
+    _check(surface, kind, alpha, counts)
+    for learner in problem.learners:  # a sampler that cannot be is refused here, with a reason
+        problem.search(learner, sampler, trials)
     thrifty = not single_shot
     search = Search(
         problem.learners,
@@ -109,8 +104,8 @@ def flora(
     ranked = _minimise(predict, problem)  # lines 2-7
     predicted = predict.trials({learner: ranked[learner][0] for learner in problem.learners})
     if single_shot:
-        best = best_of(predicted)
-        yield Step(tuple(predicted), 1, 1, predict.report(best))
+        yield Step(tuple(predicted), 1, 1)
+        yield Step((), 1, 1, predict.report(best_of(predicted)))
         return
     yield Step((), 1, steps)
     defaults: list[Trial] = []
@@ -120,26 +115,27 @@ def flora(
             for learner in problem.learners
             for params in _candidates(problem, learner, ranked[learner], few_shot, repeat)
         ]
-        judged = predict.judge(shot + _smaller(shot) if size_aware else shot)
+        judged = predict.judge(shot)
         defaults = defaults or [t for t in judged if t.params == _default(problem, t.learner)]
         ranked = _minimise(predict, problem)
         yield Step(tuple(judged), 2 + repeat, steps)
     final = [Configuration(learner, ranked[learner][0][0]) for learner in problem.learners]
     finalists = predict.judge(final)
     chosen = best_of([*finalists, *defaults])
-    yield Step(tuple(finalists), steps, steps, predict.report(chosen), chosen)
+    yield Step(tuple(finalists), steps, steps, chosen=chosen)
+    yield Step((), steps, steps, predict.report(chosen))  # may take a round of its own
 
 
-def _check(surface: str, surrogate: str, few_shot: int, repeats: int, sized: bool) -> None:
+def _check(surface: str, surrogate: str, alpha: float, counts: dict[str, int]) -> None:
     if surface not in SURFACES:
         raise UsageError(choices(surface, "surface", SURFACES))
     if surrogate not in SURROGATES:
         raise UsageError(choices(surrogate, "surrogate", SURROGATES))
-    for name, value in (("few_shot", few_shot), ("repeats", repeats)):
+    if not isinstance(alpha, int | float) or not 0 <= alpha < math.inf:
+        raise UsageError(f"alpha is {alpha!r}: give a number of deviations, 0 or more")
+    for name, value in counts.items():
         if not isinstance(value, int) or value < 1:
             raise UsageError(f"{name} is {value!r}: give a whole number from 1 on")
-    if sized and surrogate != "gp":
-        raise UsageError("size_aware needs surrogate 'gp': a forest knows no slope in the rows")
 
 
 def _candidates(
@@ -154,10 +150,6 @@ def _candidates(
     chosen = diverse(best, problem.space(learner), count, APART / 2**repeat)
     default = _default(problem, learner)
     return chosen if repeat or default in chosen else [default, *chosen]
-
-
-def _smaller(shot: Sequence[Configuration]) -> list[Configuration]:
-    return [msgspec.structs.replace(one, training=THIRD) for one in shot]
 
 
 def _default(problem: Problem, learner: str) -> Params:

@@ -28,17 +28,11 @@ ZOOMS = (0.05,)
 
 @dataclass(frozen=True)
 class Evidence:
-    """E^(i) of equation 2.6: the configurations one party tried, their losses, its weight.
-
-    Some may have been trained on fewer rows, of the logarithmic `sizes`; losses are then wanted
-    at the size `wanted`. All are 0, the party's own rows, where nothing else is said.
-    """
+    """E^(i) of equation 2.6: the configurations one party tried, their losses, its weight."""
 
     configurations: Sequence[Mapping[str, Any]]
     losses: Sequence[float]
     weight: float = 1.0
-    sizes: Sequence[float] | None = None
-    wanted: float = 0.0
 
 
 def surface(
@@ -76,8 +70,8 @@ def surface(
 
 def _own(space: Space, one: Evidence, surrogate: str, seed: int) -> Surface:
     """f^(i): fitted on one party's pairs alone."""
-    f = Surrogate(space, surrogate, seed).fit(one.configurations, one.losses, one.sizes)
-    return lambda theta: f.predict(theta, one.wanted)[0]
+    f = Surrogate(space, surrogate, seed).fit(one.configurations, one.losses)
+    return lambda theta: f.predict(theta)[0]
 
 
 def _single(
@@ -87,12 +81,10 @@ def _single(
     f = Surrogate(space, surrogate, seed).fit(
         [params for one in evidence for params in one.configurations],
         [loss for one in evidence for loss in one.losses],
-        [size for one in evidence for size in one.sizes or np.zeros(len(one.losses))],
     )
-    wanted = float(np.mean([one.wanted for one in evidence]))
 
     def values(theta: Sequence[Params]) -> np.ndarray:
-        mean, uncertainty = f.predict(theta, wanted)
+        mean, uncertainty = f.predict(theta)
         return mean + alpha * uncertainty
 
     return values

@@ -15,12 +15,13 @@ from cotune.methods.bound import gamma_p, optimality_gap
 from cotune.methods.evaluate import evaluate, evaluate_openly
 from cotune.methods.surfaces import Evidence, Params, Surface, surface
 from cotune.party.marginals import wasserstein as distance
-from cotune.party.predict import Point, bounded, larger_size, point_of, surrogate_seed
+from cotune.party.predict import bounded, surrogate_seed
 from cotune.party.tasks import (
     Candidates,
     Configuration,
     Distributions,
     Marginals,
+    Pair,
     Predict,
     Search,
     Searches,
@@ -94,13 +95,11 @@ class Summed(Unified):
         return self._billed(evaluate(self._federation, shot))
 
     def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
-        sized = any(one.training < 1 for one in self._judged)
         task = Predict(
             self._search,
             tuple(asked),
             self._kind,
             judged=self._judged,
-            total=self.weight if sized else None,
             anew=not self._searched,
         )
         sums = self._federation.sum(task)
@@ -131,29 +130,24 @@ class Gathered(Unified):
         replies = cast("dict[str, Searches]", federation.gather(search))  # lines 2-5
         self.parties, self.weight = len(replies), sum(reply.weight for reply in replies.values())
         self._weights = {party: reply.weight for party, reply in replies.items()}
-        self._points: dict[str, dict[str, list[Point]]] = {}
-        self._sized = False
+        self._pairs: dict[str, dict[str, list[Pair]]] = {}
         self.fits, self.cpu_seconds = {}, {}
         for i, learner in enumerate(problem.learners):
             found = {party: reply.found[i] for party, reply in replies.items()}
-            self._points[learner] = {
-                party: [Point(pair.params, pair.loss) for pair in one.pairs]
-                for party, one in found.items()
-            }
+            self._pairs[learner] = {party: list(one.pairs) for party, one in found.items()}
             self.fits[learner] = sum(one.fits for one in found.values())
             self.cpu_seconds[learner] = sum(one.cpu_seconds for one in found.values())
         self._surfaces = self._built()
 
     def judge(self, shot: Sequence[Configuration]) -> list[Trial]:
         trials, losses = evaluate_openly(self._federation, shot)
-        for learner, parties in self._points.items():
-            for party, points in parties.items():
-                points += [
-                    point_of(one, loss)
+        for learner, parties in self._pairs.items():
+            for party, pairs in parties.items():
+                pairs += [
+                    Pair(one.params, loss)
                     for one, loss in zip(shot, losses.get(party, ()), strict=False)
                     if one.learner == learner
                 ]
-        self._sized |= any(one.training < 1 for one in shot)
         self._surfaces = self._built()
         return self._billed(trials)
 
@@ -175,23 +169,24 @@ class Gathered(Unified):
                 seed=surrogate_seed(self._problem, learner),
                 bounded=partial(bounded, self._problem),
             )
-            for learner in self._points
+            for learner in self._pairs
         }
 
     def _evidence(self, learner: str) -> list[Evidence]:
-        """Every party's points, in the order of the names."""
-        evidence = []
-        for party, points in sorted(self._points[learner].items()):
-            params, losses, sizes = map(list, zip(*points, strict=True))
-            weight = self._weights[party]
-            wanted = larger_size(self.weight, weight) if self._sized else 0.0
-            evidence.append(Evidence(params, losses, weight, sizes, wanted))
-        return evidence
+        """Every party's pairs, in the order of the names."""
+        return [
+            Evidence(
+                [pair.params for pair in pairs],
+                [pair.loss for pair in pairs],
+                self._weights[party],
+            )
+            for party, pairs in sorted(self._pairs[learner].items())
+        ]
 
     def report(self, chosen: Trial) -> dict[str, Any]:
         """gamma_p (section 3) of every learner, and the bound of Theorem C.6 for the chosen one."""
         problem = self._problem
-        evidence = {learner: _whole(self._evidence(learner)) for learner in self._points}
+        evidence = {learner: self._evidence(learner) for learner in self._pairs}
         report: dict[str, Any] = {}
         if problem.metric.worst(problem.schema) == 1.0:  # losses are shares
             report["gamma_p"] = {learner: gamma_p(pairs) for learner, pairs in evidence.items()}
@@ -216,16 +211,3 @@ class Gathered(Unified):
         if not told.keys() >= set(parties):
             return None
         return np.array([[distance(told[i], told[j]) for j in parties] for i in parties])
-
-
-def _whole(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """Only what was judged on all of a party's training rows."""
-    whole = []
-    for one in evidence:
-        kept = [i for i, size in enumerate(one.sizes or ()) if size == 0.0]
-        whole.append(
-            Evidence(
-                [one.configurations[i] for i in kept], [one.losses[i] for i in kept], one.weight
-            )
-        )
-    return whole

@@ -86,8 +86,7 @@ def _attempt(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored | str:
 
 
 def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored:
-    asked = job.configuration
-    train, test = fold_indices(job.folder, asked.fraction, asked.training)[fold]
+    train, test = fold_indices(job.folder, job.configuration.fraction)[fold]
     estimator, present = _fit(job, rows.problem, X[train], rows.y[train])
 
     def loss(fitted: Any) -> float:

@@ -55,10 +55,6 @@ class Memory:
         if path is not None and path.exists():
             self._read(path)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._known
-
     def get(self, configuration: Configuration) -> Mapping[int, Batch]:
         """The batches that tell of this configuration, by fold."""
         return self._known.get(key(configuration), {})

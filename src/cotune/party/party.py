@@ -85,6 +85,7 @@ class Party:
         self._evaluator: Evaluator | None = None
         self._run = ""
         self._round = 0
+        self._may_fit = True
         self._searched: dict[Search, tuple[int, tuple[Found, ...]]] = {}
         self.surrogates: dict[Any, Surrogate] = {}  # of its searches, while the problem lasts
         self._cost = Cost()
@@ -142,22 +143,19 @@ class Party:
         assert self._evaluator is not None
         for name in {entrant.configuration.learner for entrant in entrants}:
             self.require(name)
+        if not self._may_fit and self._evaluator.must_fit(entrants):
+            raise Refuse("unknown", "the party does not remember what it was asked to build on")
         evaluations = self._evaluator.race(entrants)
         for evaluation in evaluations:
             self._cost += Cost(evaluation.fits, evaluation.cpu_seconds)
         return evaluations
 
-    def searched(self, task: Search, anew: bool = True) -> tuple[Found, ...]:
-        """The party's own searches, made once in a run; their cost is told in that round only.
-
-        Unless `anew`, a party that never searched in this run refuses instead of beginning to.
-        """
+    def searched(self, task: Search) -> tuple[Found, ...]:
+        """The party's own searches, made once in a run; their cost is told in that round only."""
         from cotune.party.search import search
 
         known = self._searched.get(task)
         if known is None:
-            if not anew and not (self._evaluator and self._evaluator.remembers):
-                raise Refuse("no_search", "the party has not searched in this run")
             found = tuple(task.kept(found) for found in search(self, task))
             self._searched[task] = self._round, found
             return found
@@ -174,6 +172,7 @@ class Party:
         self._round = request.round
         if task.needs_problem:
             self._take_problem(request).begin(request.round, given_up)
+            self._may_fit = task.most_fits(self.problem) > 0
         reply = task.perform(self)
         if request.verb == "gather":
             return Gathered(msgspec.Raw(encode(reply)), self._cost)

@@ -66,8 +66,8 @@ def dense_form(codes: np.ndarray, schema: Schema, scaling: Scaling = "standard")
     for position, column in enumerate(schema.columns):
         values = codes[:, position]
         if column.kind == "numeric":
-            numbers = np.nan_to_num(values - column.mean, nan=0.0)
-            scaled = numbers / column.scale if scaling == "standard" else numbers + column.mean
+            filled = np.where(np.isnan(values), column.mean, values)
+            scaled = (filled - column.mean) / column.scale if scaling == "standard" else filled
             blocks.append(scaled[:, None])
         else:
             shown = np.arange(min(len(column.categories), MOST_ONE_HOT))
@@ -95,13 +95,8 @@ def open_rows(folder: Path) -> Opened:
 
 
 @lru_cache(maxsize=8)
-def fold_indices(
-    folder: Path, fraction: float, training: float = 1.0
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Training and test positions of every fold, over the fraction's rows; the same each time.
-
-    Of the training positions only the share `training` is given, the classes in proportion.
-    """
+def fold_indices(folder: Path, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Training and test positions of every fold, over the fraction's rows; the same each time."""
     rows = open_rows(folder)
     seed, folds = rows.problem.seed, rows.problem.folds
     chosen = fraction_of(rows.y, fraction, rows.problem)
@@ -110,10 +105,7 @@ def fold_indices(
     labels = rows.y[chosen]
     if rows.problem.task == "classification" and np.bincount(labels).max() < folds:
         splitter = KFold(folds, shuffle=True, random_state=seed)
-    return [
-        (chosen[train[fraction_of(labels[train], training, rows.problem)]], chosen[test])
-        for train, test in splitter.split(chosen, labels)
-    ]
+    return [(chosen[train], chosen[test]) for train, test in splitter.split(chosen, labels)]
 
 
 def fraction_of(y: np.ndarray, fraction: float, problem: Problem) -> np.ndarray:

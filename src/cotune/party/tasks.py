@@ -193,16 +193,11 @@ class Measure(Task, frozen=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """A learner and its parameters, to be judged on a fraction of each party's rows.
-
-    `training` is the share of each fold's training rows that a fit gets; the rows that it is
-    scored on stay the same.
-    """
+    """A learner and its parameters, to be judged on a fraction of each party's rows."""
 
     learner: str
     params: dict[str, bool | int | float | str | None]
     fraction: float = 1.0
-    training: float = 1.0
 
 
 class Evaluations(Reply, frozen=True):
@@ -411,10 +406,9 @@ class Predictions(Reply, frozen=True):
 class Predict(Task, frozen=True):
     """Predict losses of candidates, by a surrogate of the party's own search.
 
-    The search is made once: asked again, the party remembers it. With `anew` false, a party that
-    has not searched in this run refuses, so that the round costs no fits. Configurations that were
-    `judged` by all parties in earlier rounds are added to what the surrogate learns from. With a
-    `total` weight of all parties, losses are predicted for training on as many rows.
+    The search is made once: asked again, the party remembers it. Configurations that were `judged`
+    by all parties in earlier rounds are added to what the surrogate learns from. Unless `anew`, a
+    party that would have to fit anything refuses.
     """
 
     discloses = (
@@ -428,7 +422,6 @@ class Predict(Task, frozen=True):
     candidates: tuple[Candidates, ...]
     surrogate: str = "forest"
     judged: tuple[Configuration, ...] = ()
-    total: float | None = None
     anew: bool = True
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestRegressor
+
+import cotune
+from cotune.errors import UsageError
+from cotune.methods import surfaces
+from cotune.methods.flora import flora
+from cotune.methods.surfaces import Minimiser
+from cotune.party.predict import surrogate_seed
+from cotune.party.tasks import Searches
+from cotune.problem import seed_of
+from tests.parts import diabetes, federation_of, iris, problem_of
+
+TREE = "decision_tree"
+FRAME = iris(100)
+TABLES = {
+    "party-1": FRAME.iloc[:46].reset_index(drop=True),
+    "party-2": FRAME.iloc[46:73].reset_index(drop=True),
+    "party-3": FRAME.iloc[73:].reset_index(drop=True),
+}
+TRIALS, FOLDS, PARTIES = 4, 3, 3
+PROBLEM = problem_of(*TABLES.values(), folds=FOLDS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_candidates():
+    """These tests are not about how near the minimum one gets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(surfaces, "WIDE", 96)
+        patch.setattr(surfaces, "NEAR", 48)
+        yield
+
+
+@cache
+def tune(tables="iris", **options):
+    usual = {"learners": (TREE,), "folds": FOLDS, "trials": TRIALS, "seed": 3, "few_shot": 3}
+    rows = {"iris": TABLES, "diabetes": {"one": diabetes()[:60], "two": diabetes()[60:100]}}
+    with federation_of(rows[tables]) as federation:
+        return cotune.tune(federation, "flora", **usual | options)
+
+
+def judged(outcome):
+    return [(t.learner, t.params, t.fraction, t.predicted, t.parties) for t in outcome.trials]
+
+
+def default(outcome, learner=TREE):
+    return outcome.problem.space(learner).clip(outcome.problem.defaults(learner))
+
+
+def tasks(outcome):
+    return [entry.task for entry in outcome.rounds[2:]]  # after the agreement
+
+
+def pairs_told(outcome):
+    """By party; the search of the first learner."""
+    (entry,) = (entry for entry in outcome.rounds if entry.task == "search")
+    return {
+        party: msgspec.msgpack.decode(body, type=Searches).found[0].pairs
+        for party, body in entry.replies.items()
+    }
+
+
+# With the pairs disclosed, or by sums alone
+
+
+@pytest.mark.parametrize("weights", ["rows", "equal"])
+@pytest.mark.parametrize("options", [{"single_shot": True}, {}])
+def test_the_answer_is_the_same_whether_pairs_are_disclosed_or_not(options, weights):
+    options = options | {"weights": weights}
+    summed, disclosed = tune(**options), tune(**options, disclose=True)
+    assert judged(summed) == judged(disclosed)
+    assert summed.best_params == disclosed.best_params
+    assert summed.best_loss == pytest.approx(disclosed.best_loss, abs=1e-8)
+    assert summed.ledger.fits == disclosed.ledger.fits
+
+
+@pytest.mark.parametrize("options", [{}, {"repeats": 2}, {"keep": 2}])
+def test_so_it_is_with_other_options(options):
+    summed, disclosed = tune(**options), tune(**options, disclose=True)
+    assert judged(summed) == judged(disclosed)
+    assert summed.best_params == disclosed.best_params
+
+
+def test_a_surface_of_sums_discloses_no_pairs_and_no_partys_loss():
+    outcome = tune()
+    assert {entry.verb for entry in outcome.rounds[2:]} == {"sum"}
+    assert set(tasks(outcome)) == {"predict", "evaluate"}
+    assert outcome.report == {}
+
+
+def test_how_parties_are_weighted_matters():
+    """Their rows differ, so the surfaces do."""
+    rows, equal = tune(single_shot=True), tune(single_shot=True, weights="equal")
+    assert rows.best_loss != equal.best_loss
+    assert (rows.best.weight, equal.best.weight) == (100.0, 3.0)
+
+
+# As published: a single shot
+
+
+def test_a_single_shot_is_one_search_and_a_predicted_trial_for_each_learner():
+    outcome = tune(single_shot=True, disclose=True)
+    assert tasks(outcome) == ["search"]
+    (trial,) = outcome.trials
+    assert trial.predicted
+    assert outcome.best == trial
+
+
+def test_the_search_of_a_single_shot_by_sums_is_paid_once():
+    outcome = tune(single_shot=True)
+    assert tasks(outcome) == ["predict", "predict"]
+    assert [entry.cost.fits for entry in outcome.rounds[2:]] == [TRIALS * FOLDS * PARTIES, 0]
+
+
+def test_a_single_shot_fits_every_fold_of_every_trial_at_every_party():
+    outcome = tune(single_shot=True, disclose=True)
+    assert outcome.ledger.fits == TRIALS * FOLDS * PARTIES
+    assert outcome.trials[0].fits == outcome.ledger.fits
+    for pairs in pairs_told(outcome).values():
+        assert len(pairs) == TRIALS
+        assert not any(pair.free for pair in pairs)
+
+
+def test_a_single_shots_loss_is_the_mean_of_the_parties_forests_and_the_least_of_the_candidates():
+    outcome = tune(single_shot=True, disclose=True)
+    problem = outcome.problem
+    space = problem.space(TREE)
+    chosen = outcome.best_params
+    wide = Minimiser(space, seed_of(problem.seed, "minimise", TREE)).ask().drawn(space)
+    candidates = space.encode_many([chosen, *wide])
+    mean = 0.0
+    for party, pairs in pairs_told(outcome).items():
+        forest = RandomForestRegressor(100, random_state=surrogate_seed(problem, TREE))
+        forest.fit(space.encode_many([p.params for p in pairs]), [p.loss for p in pairs])
+        mean = mean + len(TABLES[party]) / 100 * forest.predict(candidates)
+    assert outcome.best_loss == pytest.approx(mean[0], abs=1e-8)
+    assert mean[0] <= mean.min() + 1e-8
+
+
+# As we do: a few more rounds
+
+
+def test_a_few_shot_run_judges_candidates_and_then_the_new_minimiser():
+    outcome = tune()
+    assert tasks(outcome) == ["predict", "predict", "evaluate"] * 2
+    assert outcome.ended == "finished"
+    assert not any(trial.predicted for trial in outcome.trials)
+
+
+def test_the_default_is_judged_among_the_candidates():
+    assert default(tune()) in [trial.params for trial in tune().trials[:-1]]
+
+
+@pytest.mark.parametrize("options", [{}, {"disclose": True}, {"repeats": 2}, {"surface": "mplm"}])
+def test_the_choice_is_a_trial_and_never_worse_than_the_default(options):
+    outcome = tune(**options)
+    assert outcome.chosen in outcome.trials
+    assert outcome.best == outcome.chosen
+    assert outcome.chosen.fraction == 1.0
+    known = next(t for t in outcome.trials if t.params == default(outcome) and t.fraction == 1.0)
+    assert outcome.chosen.loss <= known.loss
+
+
+def test_the_default_is_kept_where_the_minimiser_is_worse():
+    outcome = tune(seed=1)
+    known = next(t for t in outcome.trials if t.params == default(outcome) and t.fraction == 1.0)
+    assert outcome.chosen.loss == min(known.loss, outcome.trials[-1].loss)
+
+
+def test_no_candidate_is_judged_twice():
+    shot = [trial.params for trial in tune().trials[:-1]]
+    assert len(shot) in (3, 4)  # the default comes on top, unless it is among the best
+    assert len({repr(params) for params in shot}) == len(shot)
+
+
+def test_a_forest_can_take_the_place_of_the_process():
+    outcome = tune(surrogate="forest")
+    assert outcome.trials[0].params == tune().trials[0].params
+    assert outcome.chosen.loss <= outcome.trials[0].loss
+
+
+def test_every_repeat_is_another_round_of_candidates():
+    once, twice = tune(), tune(repeats=2)
+    assert tasks(twice) == tasks(once) + tasks(once)[3:]
+    assert judged(twice)[: len(once.trials) - 1] == judged(once)[:-1]
+
+
+@pytest.mark.parametrize("options", [{}, {"disclose": True}, {"single_shot": True}])
+def test_the_trials_carry_the_cost_of_the_run_once(options):
+    outcome = tune(**options)
+    assert sum(trial.fits for trial in outcome.trials) == outcome.ledger.fits
+    seconds = sum(trial.cpu_seconds for trial in outcome.trials)
+    assert seconds == pytest.approx(outcome.ledger.cpu_seconds, abs=1e-3)
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_asks_for_other_candidates():
+    again = tune.__wrapped__()
+    assert judged(again) == judged(tune())
+    assert judged(tune(seed=1)) != judged(tune())
+
+
+@pytest.mark.parametrize("disclose", [False, True])
+def test_the_learners_travel_in_one_message(disclose):
+    one = tune(disclose=disclose)
+    two = tune(learners=(TREE, "extra_tree"), disclose=disclose)
+    assert two.ledger.rounds == one.ledger.rounds
+    assert {trial.learner for trial in two.trials} == {TREE, "extra_tree"}
+    alone = [t for t in judged(two) if t[0] == TREE]
+    assert alone == judged(one)
+
+
+def test_a_regression_works():
+    summed, disclosed = tune("diabetes"), tune("diabetes", disclose=True)
+    assert judged(summed) == judged(disclosed)
+    assert 20 < summed.best_loss < 200
+    assert set(disclosed.report) == {"optimality_gap"}  # its losses are no shares
+
+
+# What is disclosed, and what for
+
+
+def test_a_party_tells_its_best_pairs_only_where_it_is_asked_to():
+    everything = pairs_told(tune(single_shot=True, disclose=True))
+    few = pairs_told(tune(single_shot=True, disclose=True, keep=2))
+    for party, pairs in few.items():
+        assert list(pairs) == sorted(everything[party], key=lambda pair: pair.loss)[:2]
+
+
+@pytest.mark.parametrize("surface", ["sgm", "sgm+u", "mplm"])
+def test_the_other_surfaces_need_the_pairs_and_report_how_the_parties_differ(surface):
+    outcome = tune(surface=surface)
+    assert tasks(outcome) == ["search", "evaluate", "evaluate"]
+    least = [min(pair.loss for pair in pairs) for pairs in pairs_told(outcome).values()]
+    # candidates that were judged later may be better still
+    assert 1.0 <= outcome.report["gamma_p"][TREE] <= 1.0 / (1.0 - max(least))
+    assert ("optimality_gap" in outcome.report) == (surface == "mplm")
+
+
+@pytest.mark.parametrize("surface", ["aplm", "mplm"])
+def test_the_bound_is_told_where_the_theorem_holds_and_pairs_are_disclosed(surface):
+    gap = tune(surface=surface, single_shot=True, disclose=True).report["optimality_gap"]
+    assert len(gap["parties"]) == PARTIES
+    assert gap["homogeneous"]["total"] > 0
+    assert gap["heterogeneous"] is None
+    assert sum(party["alpha"] for party in gap["parties"]) == pytest.approx(1.0)
+
+
+def test_quantiles_add_the_term_of_heterogeneity_to_the_bound():
+    outcome = tune(single_shot=True, wasserstein=True)
+    assert tasks(outcome) == ["search", "marginals"]
+    gap = outcome.report["optimality_gap"]
+    assert gap["heterogeneous"]["total"] >= gap["homogeneous"]["total"]
+    assert gap["beta"] >= 0
+    assert all(party["wasserstein"] > 0 for party in gap["parties"])
+    assert judged(outcome) == judged(tune(single_shot=True))
+
+
+def test_a_budget_that_ends_before_the_diagnostics_does_not_cost_the_answer():
+    outcome = tune(single_shot=True, wasserstein=True, rounds=3)
+    assert judged(outcome) == judged(tune(single_shot=True))
+
+
+def test_a_report_survives_its_file(tmp_path):
+    outcome = tune(single_shot=True, wasserstein=True)
+    outcome.save(tmp_path / "outcome.json")
+    assert cotune.Outcome.load(tmp_path / "outcome.json").report == msgspec.json.decode(
+        msgspec.json.encode(outcome.report)
+    )
+
+
+def test_without_deviations_uncertainty_does_not_count():
+    plain, none = (
+        tune(single_shot=True, surface=surface, alpha=alpha)
+        for surface, alpha in (("sgm", 1.0), ("sgm+u", 0.0))
+    )
+    assert judged(plain) == judged(none)
+    assert plain.best_loss == none.best_loss
+    assert tune(single_shot=True, surface="sgm+u", alpha=2.0).best_loss > plain.best_loss
+
+
+# Bad options
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"surface": "alpm"}, "unknown surface 'alpm': did you mean 'aplm'"),
+        ({"surrogate": "forst"}, "unknown surrogate 'forst': did you mean 'forest'"),
+        ({"few_shot": 0}, "few_shot is 0: give a whole number from 1 on"),
+        ({"few_shot": 2.5}, r"few_shot is 2\.5"),
+        ({"repeats": 0}, "repeats is 0: give a whole number from 1 on"),
+    ],
+)
+def test_bad_options_are_refused_before_any_round(options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        next(flora(None, PROBLEM, **options))
+
+
+@pytest.mark.parametrize(
+    "options", [{"sampler": "tep"}, {"keep": 0}, {"keep": -1}, {"surface": "sgm+u", "alpha": "x"}]
+)
+def test_so_are_those_that_only_the_parties_would_stumble_over(options):
+    with pytest.raises(UsageError):
+        next(flora(None, PROBLEM, **options))
+
+
+def test_values_are_told_as_plain_numbers():
+    """Whatever NumPy computed: they are written as JSON."""
+    outcome = tune(disclose=True)
+    assert all(type(trial.loss) is float for trial in outcome.trials)
+    assert isinstance(outcome.report["gamma_p"][TREE], float)
+    assert np.isfinite(outcome.report["gamma_p"][TREE])
