@@ -157,8 +157,8 @@ def main() -> None:
 
 
 def eeg() -> str:
-    """EEG eye state: a copy beside the project if there is one, else from OpenML."""
-    copy = Path(__file__).parents[2] / "shared" / "data" / "eeg_eye_state.parquet"
+    """EEG eye state: the copy in the folder COTUNE_DATA if there is one, else from OpenML."""
+    copy = Path(os.environ.get("COTUNE_DATA", ".")) / "eeg_eye_state.parquet"
     return str(copy) if copy.exists() else "openml:1471"
 
 

@@ -41,9 +41,9 @@ FOLDS = 10
 def parser(description: str, minutes: float = 110) -> argparse.ArgumentParser:
     """The options that every script of this folder has."""
     made = argparse.ArgumentParser(description=description.partition("\n")[0])
-    made.add_argument("--data", type=Path, default=_beside("data"), help="folder of the data sets")
+    made.add_argument("--data", type=Path, default=_folder("data"), help="folder of the data sets")
     made.add_argument(
-        "--recorded", type=Path, default=_beside("recorded"), help="folder of the recorded results"
+        "--recorded", type=Path, default=_folder("recorded"), help="folder of the recorded results"
     )
     made.add_argument(
         "--minutes", type=float, default=minutes, help="stop between two pieces of work after this"
@@ -52,10 +52,9 @@ def parser(description: str, minutes: float = 110) -> argparse.ArgumentParser:
     return made
 
 
-def _beside(name: str) -> Path:
-    """The folder beside the project if there is one, else one of that name right here."""
-    beside = PAPERS.parents[1] / "shared" / name
-    return beside if beside.is_dir() else Path(name)
+def _folder(name: str) -> Path:
+    """What COTUNE_DATA or COTUNE_RECORDED says, else a folder of that name right here."""
+    return Path(os.environ.get(f"COTUNE_{name.upper()}", name))
 
 
 def need(folder: Path, files: Iterable[str], option: str) -> None:

@@ -60,6 +60,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 #: What the default consists of, one part left out at a time; on small cases only.
 ABLATIONS: dict[str, dict[str, Any]] = {
+    "no pruning": {"pruning": False},
+    "no free pairs": {"free_pairs": False},
+    "no savings": {"pruning": False, "free_pairs": False},
     "forests": {"surrogate": "forest"},
     "two repeats": {"repeats": 2},
     "single-shot gp": {"single_shot": True, "surrogate": "gp"},

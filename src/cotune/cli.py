@@ -175,7 +175,7 @@ def demo(run: Path | None, quiet: bool) -> None:
     default="dash",
     metavar="NAME",
     shell_complete=completes(known_methods),
-    help="dash or defaults.",
+    help="flora, dash, flash or defaults; central and multishot are references for simulations.",
 )
 @tuning_options
 def tune(

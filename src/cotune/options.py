@@ -210,7 +210,8 @@ _tuning = (
         "--wasserstein",
         is_flag=True,
         default=None,
-        help="flora: parties also tell quantiles of their columns, for the diagnostics.",
+        help="flora: parties also tell quantiles of their columns, for the diagnostics; implies "
+        "--disclose.",
     ),
     click.option(
         "--free-pairs/--no-free-pairs",

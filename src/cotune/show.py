@@ -96,6 +96,8 @@ def show_trials(outcome: Outcome, console: Console | None = None) -> None:
     for number, trial in enumerate(outcome.trials):
         params = ", ".join(f"{name} {_written(value)}" for name, value in trial.params.items())
         reasons = "".join(f"; failed: {reason}" for reason in trial.reasons)
+        reasons += f"; on {100 * trial.fraction:.3g} % of the rows" if trial.fraction < 1 else ""
+        reasons += "; predicted" if trial.predicted else ""
         table.add_row(
             str(number),
             escape(trial.learner),
@@ -206,7 +208,8 @@ def _headline(outcome: Outcome) -> str:
     best = f"[bold]{_words(problem.metric_name)} {figure(outcome.best_value)}[/bold]"
     parties = _counted(len(outcome.parties), "party", "parties")
     how = f"{outcome.method} over {parties}, {_counted(len(outcome.trials), 'trial')}"
-    return f"{best} by {escape(outcome.best_learner)} ({escape(how)})"
+    seen = " (predicted)" if outcome.best.predicted else ""
+    return f"{best}{seen} by {escape(outcome.best_learner)} ({escape(how)})"
 
 
 def _leaderboard(outcome: Outcome) -> Table:

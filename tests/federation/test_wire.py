@@ -25,6 +25,7 @@ from cotune.party.tasks import Configuration, Evaluate, Evaluations, Inspect, Se
 from tests.parts import iris, problem_of
 
 TERMS = {"losses": Term(2, 0.0, 1.0, 2.0**-30, weighted=True)} | OWN_TERMS
+PROBLEM = problem_of(iris())
 TREE = Evaluate((Configuration("decision_tree", {"max_depth": 2}),))
 
 
@@ -60,7 +61,7 @@ def test_damaged_messages_are_malformed_or_messages(data):
         try:
             decoded = decode(bytes(damaged))
             if isinstance(decoded, Gathered):
-                decode_body(TREE, decoded.body)
+                decode_body(TREE, decoded.body, PROBLEM)
         except Malformed:
             pass
 

@@ -34,6 +34,7 @@ def test_only_the_pooled_party_is_asked_and_booked():
         ("all-parties-pooled",)
     ] * 2
     assert outcome.parties == tuple(sorted(TABLES))
+    assert "all parties' rows lie in one place" in outcome.ledger.disclosed[-1]
 
 
 def test_no_real_federation_has_all_rows_in_one_place():

@@ -31,11 +31,9 @@ def test_another_learner_value_or_fraction_does(different):
 
 def test_what_was_put_is_known_and_nothing_else():
     memory = Memory(None)
-    assert memory.is_empty
     memory.put(ONE, FAILED)
     assert memory.get(ONE) == {0: FAILED, 1: FAILED}
     assert memory.get(OTHER) == {}
-    assert not memory.is_empty
 
 
 def test_folds_that_come_later_are_added_and_change_nothing_known():

@@ -86,7 +86,7 @@ def test_a_problem_under_another_ones_name_is_not_taken(tmp_path):
 
 def test_gathered_and_summed_replies_tell_the_same(tmp_path):
     party, problem = party_of(iris(), tmp_path), problem_of(iris())
-    told = decode_body(TREE, ask(party, TREE, problem).body)
+    told = decode_body(TREE, ask(party, TREE, problem).body, problem)
     summand = ask(party, TREE, problem, verb="sum")
     terms = unpack_terms(TREE.terms(problem) | OWN_TERMS, summand.terms)
     assert terms["weight"] == [150.0]

@@ -101,11 +101,23 @@ def test_an_evaluation_counts_each_reason(tmp_path):
     assert told.losses[1] == 1.0
 
 
-@pytest.mark.parametrize("losses", [[np.nan], [np.inf], [], [0.1, 0.2]])
-def test_a_gathered_reply_must_fit_its_task(losses):
-    task = Evaluate((Configuration("decision_tree", {}),))
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"losses": losses} for losses in ([np.nan], [np.inf], [], [0.1, 0.2], [5.0], [-0.1])),
+        *({"fits": fits} for fits in ([], [1, 1], [-1])),
+        *({"cpu_seconds": seconds} for seconds in ([np.nan], [-1.0], [])),
+        *({"failed": failed} for failed in ([0], [0, 0, 0, 2])),
+        *({"weight": weight} for weight in (0.0, np.nan, 1e300)),
+    ],
+    ids=str,
+)
+def test_a_gathered_reply_must_fit_its_task(change):
+    task, problem = Evaluate((Configuration("decision_tree", {}),)), problem_of(iris())
+    fitting = Evaluations([0.5], [1], [0.0], [0, 0, 0, 0])
+    task.check(fitting, problem)
     with pytest.raises(Malformed):
-        task.check(Evaluations(losses, [1], [0.0], [0, 0, 0, 0]), None)
+        task.check(msgspec.structs.replace(fitting, **change), problem)
 
 
 def searched(losses=(0.5,), weight=1.0, params=None):
@@ -117,8 +129,9 @@ def searched(losses=(0.5,), weight=1.0, params=None):
 def test_a_gathered_search_must_tell_finite_losses():
     problem = problem_of(iris())
     Search(("decision_tree",), 1).check(searched(), problem)
-    with pytest.raises(Malformed, match="not a number"):
-        Search(("decision_tree",), 1).check(searched([float("nan")]), problem)
+    for loss in (float("nan"), float("inf"), 1e308, -0.1):
+        with pytest.raises(Malformed, match="not a number within its bounds"):
+            Search(("decision_tree",), 1).check(searched([loss]), problem)
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
@@ -174,9 +187,10 @@ def test_a_party_is_not_asked_for_candidates_without_number(count):
 @pytest.mark.parametrize("losses", [[np.nan, 0.1], [0.1], [0.1, 0.2, 0.3]])
 def test_a_gathered_prediction_must_fit_its_task(losses):
     task = Predict(Search(("decision_tree",), 1), (Candidates(2, 0),))
-    task.check(Predictions([0.1, 0.2], [3], [0.1]), None)
+    problem = problem_of(iris())
+    task.check(Predictions([0.1, 0.2], [3], [0.1]), problem)
     with pytest.raises(Malformed):
-        task.check(Predictions(losses, [3], [0.1]), None)
+        task.check(Predictions(losses, [3], [0.1]), problem)
 
 
 def test_the_size_of_a_prediction_stays_below_what_was_foretold(tmp_path):
@@ -191,20 +205,18 @@ def test_the_size_of_a_prediction_stays_below_what_was_foretold(tmp_path):
         assert len(encode(reply)) <= task.most_bytes(problem)
 
 
-def test_a_configuration_trained_on_fewer_rows_is_judged_anew_on_the_same_test_rows(tmp_path):
-    problem, party = problem_of(iris()), party_of(iris(), tmp_path)
-    whole = Configuration("decision_tree", {"max_depth": 3})
-    third = msgspec.structs.replace(whole, training=1 / 3)
-    reply = ask(party, Evaluate((whole, third)), problem)
-    told = msgspec.msgpack.decode(reply.body, type=Evaluations)
-    assert told.fits == [3, 3]
-    assert told.losses[0] != told.losses[1]
-
-
 def test_the_best_pairs_are_kept_where_a_party_may_tell_few():
     pairs = tuple(Pair({}, loss) for loss in (0.3, 0.1, 0.2))
     found = Found(pairs, 9, 0.1)
     kept = Search(("decision_tree",), 3, keep=2).kept(found)
     assert [pair.loss for pair in kept.pairs] == [0.1, 0.2]
-    assert (kept.fits, kept.cpu_seconds) == (9, 0.1)
     assert Search(("decision_tree",), 3).kept(found) is found
+
+
+def test_of_each_fit_the_best_pair_is_kept():
+    """Else the best would all be one model after different numbers of iterations."""
+    told = ((0.30, False), (0.10, True), (0.11, True), (0.20, False), (0.25, False))
+    pairs = tuple(Pair({}, loss, free) for loss, free in told)
+    kept = Search(("decision_tree",), 3, keep=2, free_pairs=True).kept(Found(pairs, 9, 0.1))
+    assert [pair.loss for pair in kept.pairs] == [0.10, 0.20]
+    assert (kept.fits, kept.cpu_seconds) == (9, 0.1)

@@ -84,6 +84,8 @@ class Federation:
     problem: Problem | None = None
     #: How a simulation was made, for `cotune resume`; empty for other federations.
     origin: Mapping[str, object] = field(default_factory=dict)
+    #: Said in the ledger with what is disclosed.
+    remark: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.quorum <= 1:
@@ -108,7 +110,7 @@ class Federation:
         """
         if self.engine.pooled is None:
             raise UsageError("all rows in one place are to be had in a simulation only")
-        alone = replace(self)
+        alone = replace(self, remark="a simulation: all parties' rows lie in one place for this")
         alone.parties = [self.engine.pooled]
         return alone
 
@@ -155,7 +157,7 @@ class Federation:
         messages = self._messages(request, asked)
         allowed = self._allowed(request.task, messages)
         deadline = None if allowed is None else began + allowed
-        answers = _Answers(request, self.problem, self.engine.remark)
+        answers = _Answers(request, self.problem, self.remark or self.engine.remark)
         bytes_down = 0
         waiting = messages
         for _ in range(1 + self.retries):
@@ -288,6 +290,8 @@ class _Answers:
             self.failures[party] = reply_message
         elif isinstance(reply_message, Gathered) and self._request.verb == "gather":
             decode_body(self._task, reply_message.body, self._problem)
+            if not reply_message.cost.holds:
+                raise Malformed("the reply's cost is not within its bounds")
             self._bodies[party] = reply_message.body
             self._cost += reply_message.cost
         elif isinstance(reply_message, Summand) and self._request.verb == "sum":

@@ -60,6 +60,8 @@ class LocalEngine(Engine):
     ) -> None:
         if not tables:
             raise FederationError("a federation needs at least 1 party")
+        if self.pooled in tables:
+            raise FederationError(f"no party can be called {self.pooled!r}: rename it")
         self._workers = Workers(executor, processes)
         self._scratch = _scratch_folder(scratch)
         self._threads = ThreadPoolExecutor(

@@ -48,6 +48,11 @@ class Cost(msgspec.Struct, frozen=True):
     fits: int = 0
     cpu_seconds: float = 0.0
 
+    @property
+    def holds(self) -> bool:
+        """Whether a party can have meant it."""
+        return 0 <= self.fits < 2**31 and 0.0 <= self.cpu_seconds < 2.0**31
+
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.fits + other.fits, self.cpu_seconds + other.cpu_seconds)
 

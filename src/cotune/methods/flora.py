@@ -27,8 +27,8 @@ def flora(
     trials: int = 100,
     surface: str = "aplm",
     single_shot: bool = False,
-    few_shot: int = 20,
-    repeats: int = 1,
+    few_shot: int | None = None,
+    repeats: int | None = None,
     surrogate: str | None = None,
     alpha: float = 1.0,
     keep: int | None = None,
@@ -47,7 +47,7 @@ def flora(
     As published (`single_shot`), the surface's minimiser is the answer. By default it goes on,
     as we do: the surface's best candidates, `few_shot` of them and apart from each other, are
     judged by all parties in one more round; the surface learns from that; and its new minimiser
-    is judged against the default configuration, which is kept unless it is beaten.
+    is taken, unless the default configuration did better at the parties by more than noise.
 
     With `aplm` the parties keep their pairs: they fit their surrogates themselves and the mean of
     their predictions is a `sum`. With `disclose` they tell the pairs; the answer is the same.
@@ -61,9 +61,9 @@ def flora(
     single_shot
         As in the paper: no further rounds, forests, all folds, no free pairs.
     few_shot
-        K: candidates per learner that all parties judge in a further round.
+        K: candidates per learner that all parties judge in a further round; 20 by default.
     repeats
-        How many such rounds.
+        How many such rounds; 1 by default.
     surrogate
         `forest` (the paper's, and the default if single-shot) or `gp`.
     alpha
@@ -76,11 +76,15 @@ def flora(
         Whether the parties tell their pairs where `aplm` does not need that. Wherever they do,
         the report has `gamma_p`, and for `aplm` and `mplm` the terms of Theorem C.6's bound.
     wasserstein
-        Whether the parties also tell quantiles of their columns, for the bound's first term.
+        Whether the parties also tell quantiles of their columns, for the bound's first term; it
+        needs the pairs, so they are disclosed too.
     free_pairs, pruning
         See `cotune.party.tasks.Search`; on by default unless single-shot.
     """
     kind = surrogate or ("forest" if single_shot else "gp")
+    if single_shot and (few_shot, repeats) != (None, None):
+        raise UsageError("single_shot takes no further rounds: leave few_shot and repeats out")
+    few_shot, repeats = 20 if few_shot is None else few_shot, 1 if repeats is None else repeats
     counts = {"few_shot": few_shot, "repeats": repeats, "keep": 1 if keep is None else keep}
     _check(surface, kind, alpha, counts)
     for learner in problem.learners:  # a sampler that cannot be is refused here, with a reason
@@ -103,25 +107,27 @@ def flora(
     steps = 1 if single_shot else 2 + repeats
     ranked = _minimise(predict, problem)  # lines 2-7
     predicted = predict.trials({learner: ranked[learner][0] for learner in problem.learners})
+    yield Step(tuple(predicted), 1, steps)
     if single_shot:
-        yield Step(tuple(predicted), 1, 1)
         yield Step((), 1, 1, predict.report(best_of(predicted)))
         return
-    yield Step((), 1, steps)
-    defaults: list[Trial] = []
+    shots: list[Configuration] = []
+    judged: list[Trial] = []
     for repeat in range(repeats):
         shot = [
             Configuration(learner, params)
             for learner in problem.learners
             for params in _candidates(problem, learner, ranked[learner], few_shot, repeat)
         ]
-        judged = predict.judge(shot)
-        defaults = defaults or [t for t in judged if t.params == _default(problem, t.learner)]
-        ranked = _minimise(predict, problem)
-        yield Step(tuple(judged), 2 + repeat, steps)
-    final = [Configuration(learner, ranked[learner][0][0]) for learner in problem.learners]
+        judged += predict.judge(shot)
+        shots += shot
+        ranked = _minimise(predict, problem, shots)
+        yield Step(tuple(judged[-len(shot) :]), 2 + repeat, steps)
+    minimisers = {learner: ranked[learner][0][0] for learner in problem.learners}
+    final = [Configuration(learner, params) for learner, params in minimisers.items()]
+    final += [Configuration(j, _default(problem, j)) for j in minimisers]  # remembered: no fits
     finalists = predict.judge(final)
-    chosen = best_of([*finalists, *defaults])
+    chosen = best_of([_settled(j, finalists, judged, ranked[j]) for j in minimisers])
     yield Step(tuple(finalists), steps, steps, chosen=chosen)
     yield Step((), steps, steps, predict.report(chosen))  # may take a round of its own
 
@@ -152,17 +158,42 @@ def _candidates(
     return chosen if repeat or default in chosen else [default, *chosen]
 
 
+def _settled(
+    learner: str,
+    finalists: Sequence[Trial],
+    judged: Sequence[Trial],
+    ranked: Sequence[tuple[Params, float]],
+) -> Trial:
+    """The surface's minimiser, unless the default did better than that by more than noise.
+
+    Noise is what the surface misses the judged losses by, as a root mean square.
+    """
+    minimiser, *default = [trial for trial in finalists if trial.learner == learner]
+    values = {tuple(params.items()): value for params, value in ranked}
+    known = [(t.loss, values.get(tuple(t.params.items()))) for t in judged if t.learner == learner]
+    missed = [loss - value for loss, value in known if value is not None]
+    noise = math.sqrt(sum(miss**2 for miss in missed) / len(missed)) if missed else 0.0
+    better = [trial for trial in default if trial.loss < minimiser.loss - noise]
+    return better[0] if better else minimiser
+
+
 def _default(problem: Problem, learner: str) -> Params:
     return problem.space(learner).clip(problem.defaults(learner))
 
 
-def _minimise(predict: Unified, problem: Problem) -> dict[str, list[tuple[Params, float]]]:
-    """Line 7, for all learners side by side: their candidates travel together."""
+def _minimise(
+    predict: Unified, problem: Problem, judged: Sequence[Configuration] = ()
+) -> dict[str, list[tuple[Params, float]]]:
+    """Line 7, for all learners side by side: their candidates travel together.
+
+    What was judged is among the candidates: the surface knows it best.
+    """
     minimisers = {
         learner: Minimiser(
             problem.space(learner),
             seed_of(problem.seed, "minimise", learner),
-            [_default(problem, learner)],
+            [one.params for one in judged if one.learner == learner]
+            or [_default(problem, learner)],
         )
         for learner in problem.learners
     }

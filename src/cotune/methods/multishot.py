@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
 
+from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.methods.central import central
 from cotune.problem import Problem
@@ -33,8 +35,10 @@ def multishot(
     sampler
         `tpe`, `random`, `gp`, `cmaes` or `grid`.
     until
-        Stop at this loss: what another method reached, say.
+        Stop at this loss on the pooled rows: that of another method's answer, say.
     """
+    if until is not None and not math.isfinite(until):
+        raise UsageError(f"until is {until}: give the loss to stop at")
     trainings = 0
     for step in central(federation, problem, trials=trials, sampler=sampler):
         trainings += len(step.trials)

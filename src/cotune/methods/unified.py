@@ -70,19 +70,6 @@ class Unified(ABC):
             for learner, (params, value) in best.items()
         ]
 
-    def _billed(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Trials whose first of each learner carries the cost of the search, once."""
-        billed = []
-        for trial in trials:
-            fits = self.fits.pop(trial.learner, 0)
-            seconds = self.cpu_seconds.pop(trial.learner, 0.0)
-            billed.append(
-                msgspec.structs.replace(
-                    trial, fits=trial.fits + fits, cpu_seconds=trial.cpu_seconds + seconds
-                )
-            )
-        return billed
-
 
 class Summed(Unified):
     """APLM: the parties predict, the coordinator learns the mean of the predictions."""
@@ -92,7 +79,7 @@ class Summed(Unified):
 
     def judge(self, shot: Sequence[Configuration]) -> list[Trial]:
         self._judged += tuple(shot)
-        return self._billed(evaluate(self._federation, shot))
+        return list(evaluate(self._federation, shot))
 
     def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
         task = Predict(
@@ -149,7 +136,7 @@ class Gathered(Unified):
                     if one.learner == learner
                 ]
         self._surfaces = self._built()
-        return self._billed(trials)
+        return list(trials)
 
     def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
         return [

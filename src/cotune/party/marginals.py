@@ -9,13 +9,13 @@ import pandas as pd
 
 from cotune.data.schema import Schema
 from cotune.party.inspect import encode_columns, encode_target
-from cotune.party.tasks import Distributions
+from cotune.party.tasks import QUANTILES, Distributions
 
 #: Values that each quantile must stand for: quantiles of few rows are nearly the rows themselves.
 ROWS_PER_QUANTILE = 10
 
 
-def marginals(frame: pd.DataFrame, schema: Schema, quantiles: int) -> Distributions:
+def marginals(frame: pd.DataFrame, schema: Schema, quantiles: int = QUANTILES) -> Distributions:
     """The distribution of every column and of the target over the party's rows."""
     told: list[tuple[float, ...]] = []
     shares: list[tuple[float, ...]] = []

@@ -150,6 +150,11 @@ class Party:
             self._cost += Cost(evaluation.fits, evaluation.cpu_seconds)
         return evaluations
 
+    def remembers(self, configuration: Configuration) -> bool:
+        """Whether the configuration can be judged without a fit."""
+        assert self._evaluator is not None
+        return not self._evaluator.must_fit([Entrant(configuration)])
+
     def searched(self, task: Search) -> tuple[Found, ...]:
         """The party's own searches, made once in a run; their cost is told in that round only."""
         from cotune.party.search import search

@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 def predict(party: Party, task: Predict) -> Predictions:
     """FLoRA's f^(i) at every learner's candidates."""
     found = party.searched(task.search)
-    judged = list(zip(task.judged, party.evaluate(task.judged), strict=True))
+    judged = [one for one in task.judged if party.remembers(one)]
+    losses_judged = [evaluation.loss for evaluation in party.evaluate(judged)]
     losses = []
     for learner, searched, candidates in zip(
         task.search.learners, found, task.candidates, strict=True
     ):
         pairs = [*searched.pairs]
-        pairs += [Pair(c.params, e.loss) for c, e in judged if c.learner == learner]
+        pairs += [
+            Pair(one.params, loss)
+            for one, loss in zip(judged, losses_judged, strict=True)
+            if one.learner == learner
+        ]
         surrogate = _fitted(party, learner, task.surrogate, pairs)
         drawn = _drawn(party.problem.space(learner), candidates)
         losses.append(bounded(party.problem, surrogate.predict(drawn)[0]))

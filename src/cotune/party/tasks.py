@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from abc import abstractmethod
 from functools import lru_cache, reduce
 from itertools import cycle, islice
@@ -36,6 +35,8 @@ REASONS = (
 RESOLUTION = 2.0**-30
 
 
+#: Of a column that a party tells, at most. One number: asked for many, a party would tell its rows.
+QUANTILES = 21
 #: Smaller numbers of iterations that one fit may judge for free.
 MOST_FREE = 7
 
@@ -249,8 +250,13 @@ class Evaluate(Task, frozen=True):
         return _most_summed_bytes(self.terms(problem))
 
     def check(self, reply: Evaluations, problem: Problem | None) -> None:
-        _check_losses(reply.losses, len(self.configurations))
+        assert problem is not None
         _check_weight(reply.weight)
+        for name, term in self.terms(problem).items():
+            values = np.asarray(getattr(reply, name), dtype=float)
+            inside = (values >= term.low) & (values <= term.high)  # NaN compares false
+            if values.shape != (term.length,) or not inside.all():
+                raise Malformed(f"the reply's {name} are not {term.length} within their bounds")
 
 
 class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -301,14 +307,15 @@ class Search(Task, frozen=True):
 
     discloses = (
         "the configurations its own search tried (all or the best of them) with their losses, how "
-        "many fits and CPU seconds that took, and its number of rows"
+        "many fits and CPU seconds that took, and its number of rows (unless all parties count "
+        "equally)"
     )
     reply = Searches
 
     learners: tuple[str, ...]
-    trials: int
+    trials: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     sampler: str = "tpe"
-    fraction: float = 1.0
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     keep: int | None = None
     free_pairs: bool = False
     pruning: bool = False
@@ -317,10 +324,16 @@ class Search(Task, frozen=True):
         return Searches(party.searched(self), party.weight)
 
     def kept(self, found: Found) -> Found:
-        """What of a search the coordinator gets to see."""
+        """What of a search the coordinator gets to see: the best pairs, one of each fit."""
         if self.keep is None:
             return found
-        best = sorted(found.pairs, key=lambda pair: pair.loss)[: self.keep]
+        fits: list[Pair] = []
+        for pair in found.pairs:  # free ones follow the pair whose fit they come from
+            if not pair.free:
+                fits.append(pair)
+            elif pair.loss < fits[-1].loss:
+                fits[-1] = pair
+        best = sorted(fits, key=lambda pair: pair.loss)[: self.keep]
         return msgspec.structs.replace(found, pairs=tuple(best))
 
     def most_fits(self, problem: Problem) -> int:
@@ -344,7 +357,11 @@ class Search(Task, frozen=True):
         for learner, found in zip(self.learners, reply.found, strict=True):
             if not 0 < len(found.pairs) <= self.most_pairs:
                 raise Malformed(f"the reply has {len(found.pairs)} pairs for {learner}")
-            _check_losses([pair.loss for pair in found.pairs], None)
+            losses = np.array([pair.loss for pair in found.pairs])
+            if not loss_term(problem, len(losses)).holds(losses, 1.0):
+                raise Malformed("the reply has a loss that is not a number within its bounds")
+            if not (0 <= found.fits < 2**31 and 0 <= found.cpu_seconds < 2.0**31):
+                raise Malformed("the reply's cost is not within its bounds")
             space = problem.space(learner)
             try:
                 for pair in found.pairs:
@@ -367,7 +384,7 @@ class Candidates(msgspec.Struct, frozen=True):
     count: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     seed: int
     around: tuple[dict[str, bool | int | float | str | None], ...] = ()
-    epsilon: float = 0.0
+    epsilon: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     #: Of what the coordinator drew. A party whose libraries draw otherwise must not answer.
     digest: str = ""
 
@@ -381,7 +398,7 @@ class Candidates(msgspec.Struct, frozen=True):
         return hashlib.blake2b(rounded.astype("<f8").tobytes(), digest_size=8).hexdigest()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _drawn(described: bytes, space_json: bytes) -> list[dict[str, Any]]:
     from cotune.space import Space
 
@@ -407,14 +424,15 @@ class Predict(Task, frozen=True):
     """Predict losses of candidates, by a surrogate of the party's own search.
 
     The search is made once: asked again, the party remembers it. Configurations that were `judged`
-    by all parties in earlier rounds are added to what the surrogate learns from. Unless `anew`, a
-    party that would have to fit anything refuses.
+    by all parties in earlier rounds are added to what the surrogate learns from, as far as the
+    party remembers them. Unless `anew`, a party that would have to search refuses.
     """
 
     discloses = (
         "the losses that a model of its own search predicts for candidates that all parties are "
-        "asked about, its number of rows (unless all parties count equally), and how many fits "
-        "and CPU seconds the search took"
+        "asked about (much of the search could be reconstructed from one party's predictions), its "
+        "number of rows (unless all parties count equally), and how many fits and CPU seconds the "
+        "search took"
     )
     reply = Predictions
 
@@ -445,7 +463,10 @@ class Predict(Task, frozen=True):
         return _most_summed_bytes(self.terms(problem))
 
     def check(self, reply: Predictions, problem: Problem | None) -> None:
-        _check_losses(reply.losses, sum(c.count for c in self.candidates))
+        losses = np.asarray(reply.losses)
+        term = self.terms(problem)["losses"]
+        if losses.shape != (term.length,) or not term.holds(losses, 1.0):
+            raise Malformed(f"the reply has not {term.length} losses within their bounds")
 
 
 class Distributions(Reply, frozen=True):
@@ -467,32 +488,30 @@ class Marginals(Task, frozen=True):
 
     discloses = (
         "how the values of each column and of the target are distributed at this party alone: of "
-        "each numeric one up to as many quantiles as were asked for (each lies at or between the "
+        "each numeric one up to 21 quantiles (each lies at or between the "
         "values of one or two of its rows, and stands for ten rows at least; the smallest and the "
         "largest value are not told), of each other one the share of rows that have each category "
         "or class or, in a column, no value"
     )
     reply = Distributions
 
-    quantiles: Annotated[int, msgspec.Meta(ge=1, le=101)] = 21
-
     def perform(self, party: Party) -> Distributions:
         from cotune.party.marginals import marginals
 
-        return marginals(party.frame, party.problem.schema, self.quantiles)
+        return marginals(party.frame, party.problem.schema)
 
     def most_bytes(self, problem: Problem | None) -> int:
         assert problem is not None
         numbers, shares = _marginal_lengths(problem.schema)
-        return 64 + numbers * (9 * self.quantiles + 5) + sum(9 * length + 5 for length in shares)
+        return 64 + numbers * (9 * QUANTILES + 5) + sum(9 * length + 5 for length in shares)
 
     def check(self, reply: Distributions, problem: Problem | None) -> None:
         assert problem is not None
         numbers, lengths = _marginal_lengths(problem.schema)
         if len(reply.quantiles) != numbers or [len(s) for s in reply.shares] != lengths:
             raise Malformed("the reply's marginals are not those of the schema's columns")
-        if not all(1 <= len(told) <= self.quantiles for told in reply.quantiles):
-            raise Malformed(f"the reply has not between 1 and {self.quantiles} quantiles")
+        if not all(1 <= len(told) <= QUANTILES for told in reply.quantiles):
+            raise Malformed(f"the reply has not between 1 and {QUANTILES} quantiles")
         for told in reply.quantiles:
             if not np.all(np.isfinite(told)) or list(told) != sorted(told):
                 raise Malformed("the reply's quantiles are not finite numbers in ascending order")
@@ -521,15 +540,8 @@ def _most_summed_bytes(terms: dict[str, Term]) -> int:
 
 
 def _check_weight(weight: float) -> None:
-    if not 0 < weight < math.inf:
-        raise Malformed("the reply's weight is not a number above 0")
-
-
-def _check_losses(losses: list[float], count: int | None) -> None:
-    if count is not None and len(losses) != count:
-        raise Malformed(f"the reply has {len(losses)} losses where {count} were asked for")
-    if not np.all(np.isfinite(losses)):
-        raise Malformed("the reply has a loss that is not a number")
+    if not 0 < weight < 2.0**31:
+        raise Malformed("the reply's weight is not a number above 0 and below 2**31")
 
 
 TASKS: tuple[type[Task], ...] = (Inspect, Measure, Evaluate, Search, Predict, Marginals)

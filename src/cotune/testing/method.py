@@ -16,6 +16,7 @@ from cotune.outcome import Outcome
 from cotune.problem import Budget
 from cotune.testing.faults import Fault, Faulty, Killed
 from cotune.testing.tables import make_tables
+from cotune.trial import best_of
 from cotune.tuning import resume, tune
 
 #: Cheap enough for many runs; all of the defaults that a method may build on stay.
@@ -41,6 +42,7 @@ def trials_are_configurations_of_the_space(method: str, **options: Any) -> None:
         if trial.params != outcome.problem.defaults(trial.learner):
             outcome.problem.space(trial.learner).validate(trial.params)
     assert outcome.best in outcome.trials
+    assert outcome.best == (outcome.chosen or best_of(outcome.trials))
 
 
 def budgets_are_kept(method: str, **options: Any) -> None:
