@@ -43,6 +43,9 @@ def trials_are_configurations_of_the_space(method: str, **options: Any) -> None:
             outcome.problem.space(trial.learner).validate(trial.params)
     assert outcome.best in outcome.trials
     assert outcome.best == (outcome.chosen or best_of(outcome.trials))
+    alike = {(trial.fraction, trial.predicted, trial.weight) for trial in outcome.trials}
+    if outcome.chosen is None and len(alike) == 1:
+        assert outcome.best.loss == min(trial.loss for trial in outcome.trials)
 
 
 def budgets_are_kept(method: str, **options: Any) -> None:
