@@ -5,7 +5,7 @@ from unittest import mock
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cotune.errors import UsageError
@@ -160,7 +160,11 @@ def test_distances_are_those_of_the_space(seed):
     assert bound._distances(MIXED, ones, others) == pytest.approx(np.array(expected))
 
 
+TWICE = [Evidence([MIXED.clip({})], [loss]) for loss in (0.6, 0.1)]
+
+
 @settings(max_examples=30)
+@example(TWICE, "aplm", 1e-313)  # next to the same rows: no slope overflows
 @given(evidences(), st.sampled_from(["aplm", "mplm"]), st.floats(0, 5))
 def test_the_total_is_the_sum_of_the_parts_and_no_less_than_at_the_choice(told, surface, apart):
     distances = apart * (1 - np.eye(len(told)))

@@ -22,6 +22,8 @@ Thetas = Sequence[Mapping[str, Any]]
 #: Slopes are taken between configurations at least this far apart (equation C.4). Nearer ones
 #: differ by the noise of cross-validation, or by a step of the forest: noise over next to nothing.
 APART = 0.1
+#: Parties whose rows lie no further apart than this (W1) hold the same rows: the rest is rounding.
+SAME = 1e-9
 #: Trials that stand for Theta-bar (a random part of more), draws near them, and how near.
 MOST_TRIALS, DRAWS, NEAR = 3000, 300, 0.1
 
@@ -208,9 +210,9 @@ def _beta(evidence: Sequence[Evidence], W1: np.ndarray) -> float | None:
         float(abs(judged[i][theta] - judged[j][theta]) / W1[i, j])
         for i, j in combinations(range(len(judged)), 2)
         for theta in judged[i].keys() & judged[j].keys()
-        if W1[i, j] > 0
+        if W1[i, j] > SAME
     ]
-    return max(ratios, default=None if W1.any() else 0.0)
+    return max(ratios, default=None if (W1 > SAME).any() else 0.0)
 
 
 def _bound(parts: np.ndarray, theta_bar: Thetas) -> Bound:
