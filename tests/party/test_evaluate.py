@@ -150,6 +150,13 @@ def test_the_stopping_rule_is_scipys_paired_t_test(losses, seed):
         assert clearly_worse(tuple(losses), tuple(incumbent)) == (p < SIGNIFICANCE)
 
 
+def test_two_differences_of_a_spread_that_is_usually_small_tell_more_than_alone():
+    apart, incumbent = (0.30, 0.36), (0.25, 0.25)  # 0.05 and 0.11 worse
+    assert clearly_worse(apart, incumbent, usual_spread=0.01)
+    assert not clearly_worse(apart, incumbent, usual_spread=0.5)
+    assert not clearly_worse(incumbent, apart, usual_spread=0.01)
+
+
 def test_one_fold_says_nothing_and_equal_differences_all():
     assert not clearly_worse((0.9,), (0.0,))
     assert clearly_worse((0.5, 0.75, 1.0), (0.25, 0.5, 0.75))

@@ -9,7 +9,7 @@ import numpy as np
 from cotune import search as optuna_search
 from cotune.domain import Integer
 from cotune.learners import learner as learner_of
-from cotune.party.evaluate import Entrant, Evaluation
+from cotune.party.evaluate import Entrant, Evaluation, spread
 from cotune.party.tasks import MOST_FREE, Configuration, Found, Pair, Search
 from cotune.problem import seed_of
 from cotune.space import Space
@@ -53,6 +53,7 @@ class _OneSearch:
             trials=task.trials,
         )
         self._incumbent: Evaluation | None = None
+        self._spreads: list[float] = []
         self._pairs: list[Pair] = []
         self._evaluations: list[Evaluation] = []
 
@@ -66,6 +67,7 @@ class _OneSearch:
             Configuration(self._learner, asked.params, self._task.fraction),
             free=free_counts(self._space, asked.params, self._iterations),
             incumbent=self._incumbent.losses if self._incumbent else None,
+            usual_spread=float(np.median(self._spreads)) if self._spreads else None,
         )
         return True
 
@@ -73,6 +75,8 @@ class _OneSearch:
         self._evaluations.append(evaluation)
         self._search.tell(self._asked, evaluation.loss)
         self._pairs.append(Pair(self._asked.params, evaluation.loss))
+        if self.entrant.incumbent and (seen := spread(evaluation.losses, self.entrant.incumbent)):
+            self._spreads.append(seen)
         self._challenge(evaluation)
         for count, judged in evaluation.free.items():
             self._pairs.append(Pair(self._with(count), judged.loss, free=True))
