@@ -123,3 +123,17 @@ def test_how_bad_the_bad_ones_are_does_not_move_the_minimum():
     for told in (losses, broken):
         mean, _ = Surrogate(LINE, "gp").fit(trials, told).predict(candidates)
         assert candidates[mean.argmin()]["x"] == pytest.approx(0.3, abs=0.06)
+
+
+@pytest.mark.parametrize("kind", SURROGATES)
+def test_a_loss_that_is_doubted_moves_the_surface_less(kind):
+    trials = LINE.grid(21)
+    losses = [(p["x"] - 0.3) ** 2 for p in trials]
+    lucky = [*losses[:-1], 0.0]  # at x = 1, where the truth is 0.49
+    at_the_end = []
+    for doubt in (1.0, 50.0):
+        doubts = [1.0] * 20 + [doubt]
+        surrogate = Surrogate(LINE, kind).fit(trials, lucky, doubts)
+        at_the_end.append(surrogate.predict([{"x": 1.0}])[0][0])
+    believed, doubted = at_the_end
+    assert doubted > believed

@@ -40,10 +40,16 @@ class Surrogate:
         self._model: Any = _Forest(seed) if kind == "forest" else _Process()
 
     def fit(
-        self, configurations: Sequence[Mapping[str, Any]], losses: Sequence[float]
+        self,
+        configurations: Sequence[Mapping[str, Any]],
+        losses: Sequence[float],
+        doubts: Sequence[float] | None = None,
     ) -> Surrogate:
+        """Learn from losses; `doubts` are their variances, as multiples of one another."""
+        y = np.asarray(losses, dtype=float)
+        spread = np.ones(len(y)) if doubts is None else np.asarray(doubts, dtype=float)
         with _ALONE, threadpool_limits(1):
-            self._model.fit(self._encoded(configurations), np.asarray(losses, dtype=float))
+            self._model.fit(self._encoded(configurations), y, spread)
         return self
 
     def predict(self, configurations: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
@@ -65,8 +71,8 @@ class _Forest:
 
         self._forest = RandomForestRegressor(TREES, random_state=seed, n_jobs=1)
 
-    def fit(self, x: np.ndarray, y: np.ndarray) -> None:
-        self._forest.fit(x, y)
+    def fit(self, x: np.ndarray, y: np.ndarray, doubts: np.ndarray) -> None:
+        self._forest.fit(x, y, None if (doubts == doubts[0]).all() else 1.0 / doubts)
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         each = np.stack([tree.predict(x) for tree in self._forest.estimators_])
@@ -85,16 +91,18 @@ class _Process:
     #: Of more pairs than this the best are used: fitting takes time of the third power.
     MOST = 256
 
-    def fit(self, x: np.ndarray, y: np.ndarray) -> None:
+    def fit(self, x: np.ndarray, y: np.ndarray, doubts: np.ndarray) -> None:
         from scipy.optimize import minimize
         from sklearn.gaussian_process import GaussianProcessRegressor
-        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+        from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+
+        from cotune.noise import Noise
 
         best = np.sort(np.argsort(y, kind="stable")[: self.MOST])
-        x, y = x[best], np.minimum(y[best], np.quantile(y[best], self.USEFUL))
+        x, y, doubts = x[best], np.minimum(y[best], np.quantile(y[best], self.USEFUL)), doubts[best]
         scales = np.full(x.shape[1], 0.4)
         value = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(scales, (0.1, 5.0), nu=2.5)
-        kernel = value + WhiteKernel(0.1, (1e-3, 3.0))
+        kernel = value + Noise(0.1, (1e-3, 3.0), doubts)
         first = GaussianProcessRegressor(kernel, optimizer=None, normalize_y=True).fit(x, y)
 
         def unlikelihood(theta: np.ndarray) -> tuple[float, np.ndarray]:

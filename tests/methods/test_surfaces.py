@@ -123,7 +123,7 @@ class Nearest:
     def __init__(self, space, kind, seed):
         self._space = space
 
-    def fit(self, configurations, losses):
+    def fit(self, configurations, losses, doubts=None):
         self._trials, self._losses = list(configurations), np.array(losses)
         return self
 

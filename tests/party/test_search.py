@@ -237,6 +237,30 @@ def test_free_pairs_follow_the_pair_that_was_asked_for(tmp_path, small_ensembles
             smallest = pair.params["max_iter"]
 
 
+def test_a_pair_says_how_far_its_loss_is_to_be_doubted(tmp_path, many_folds, small_ensembles):
+    """By the folds that it was spared, and by the pairs with which it shares its fits."""
+    party = party_of(board(), tmp_path / "pruned")
+    found, cost = found_by(party, PRUNED, many_folds)
+    folds = [10 / pair.doubt for pair in found.pairs]
+    assert sum(folds) == pytest.approx(cost.fits)
+    assert min(folds) < 10 == max(folds)
+    task = Search(("hgb",), trials=4, free_pairs=True, pruning=True)
+    found, _ = found_by(party_of(board(120), tmp_path / "free"), task, small_ensembles)
+    together = [pair for pair in found.pairs if pair.doubt == found.pairs[0].doubt]
+    assert found.pairs[0].doubt == len(together) > 1  # the default, on all folds
+
+
+def test_of_a_stopped_configuration_no_smaller_counts_are_told(tmp_path, small_ensembles):
+    task = Search(("hgb",), trials=12, free_pairs=True, pruning=True)
+    found, cost = found_by(party_of(board(120), tmp_path), task, small_ensembles)
+    assert cost.fits < 12 * small_ensembles.folds  # some were stopped
+    asked = None
+    for pair in found.pairs:
+        asked = asked if pair.free else pair
+        assert pair.doubt == asked.doubt
+        assert not pair.free or pair.doubt <= MOST_FREE + 1
+
+
 def test_a_learner_without_iterations_has_no_free_pairs(tmp_path, many_folds):
     task = Search(("decision_tree",), trials=4, free_pairs=True)
     found, _ = found_by(party_of(board(), tmp_path), task, many_folds)

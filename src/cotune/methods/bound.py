@@ -121,7 +121,10 @@ def optimality_gap(
     W1 = np.zeros((p, p)) if distances is None else np.asarray(distances, dtype=float)
     _check(surface, evidence, w, W1)
     theta_bar = _theta_bar(space, evidence, dict(chosen), seed)
-    models = [Surrogate(space, surrogate, seed).fit(e.configurations, e.losses) for e in evidence]
+    models = [
+        Surrogate(space, surrogate, seed).fit(e.configurations, e.losses, e.doubts)
+        for e in evidence
+    ]
     seen = [_see(space, e, f, theta_bar) for e, f in zip(evidence, models, strict=True)]
     terms, values, errors = zip(*seen, strict=True)
     alpha = np.tile(_shares(own), (len(theta_bar), 1)).T

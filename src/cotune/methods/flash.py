@@ -195,7 +195,11 @@ def promising(space: Space, found: Sequence[Found], candidates: int, seed: int) 
     """RM: the best predicted of many random configurations, by a forest over all pairs."""
     pairs = [pair for one in found for pair in one.pairs]
     surrogate = Surrogate(space, "forest", seed)
-    surrogate.fit([pair.params for pair in pairs], [pair.loss for pair in pairs])
+    surrogate.fit(
+        [pair.params for pair in pairs],
+        [pair.loss for pair in pairs],
+        [pair.doubt for pair in pairs],
+    )
     rng = np.random.default_rng(seed)
     drawn = _distinct(space.sample(rng) for _ in range(DRAWN))
     order = np.argsort(surrogate.predict(drawn)[0], kind="stable")

@@ -28,11 +28,15 @@ ZOOMS = (0.05,)
 
 @dataclass(frozen=True)
 class Evidence:
-    """E^(i) of equation 2.6: the configurations one party tried, their losses, its weight."""
+    """E^(i) of equation 2.6: the configurations one party tried, their losses, its weight.
+
+    `doubts` are the losses' variances, as multiples of one another; alike if there are none.
+    """
 
     configurations: Sequence[Mapping[str, Any]]
     losses: Sequence[float]
     weight: float = 1.0
+    doubts: Sequence[float] | None = None
 
 
 def surface(
@@ -70,7 +74,7 @@ def surface(
 
 def _own(space: Space, one: Evidence, surrogate: str, seed: int) -> Surface:
     """f^(i): fitted on one party's pairs alone."""
-    f = Surrogate(space, surrogate, seed).fit(one.configurations, one.losses)
+    f = Surrogate(space, surrogate, seed).fit(one.configurations, one.losses, one.doubts)
     return lambda theta: f.predict(theta)[0]
 
 
@@ -81,6 +85,7 @@ def _single(
     f = Surrogate(space, surrogate, seed).fit(
         [params for one in evidence for params in one.configurations],
         [loss for one in evidence for loss in one.losses],
+        [d for e in evidence for d in (np.ones(len(e.losses)) if e.doubts is None else e.doubts)],
     )
 
     def values(theta: Sequence[Params]) -> np.ndarray:

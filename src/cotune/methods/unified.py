@@ -166,6 +166,7 @@ class Gathered(Unified):
                 [pair.params for pair in pairs],
                 [pair.loss for pair in pairs],
                 self._weights[party],
+                [pair.doubt for pair in pairs],
             )
             for party, pairs in sorted(self._pairs[learner].items())
         ]

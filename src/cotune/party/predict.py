@@ -56,7 +56,9 @@ def _fitted(party: Party, learner: str, kind: str, pairs: Sequence[Pair]) -> Sur
     if name not in party.surrogates:
         space, seed = party.problem.space(learner), surrogate_seed(party.problem, learner)
         party.surrogates[name] = Surrogate(space, kind, seed).fit(
-            [pair.params for pair in pairs], [pair.loss for pair in pairs]
+            [pair.params for pair in pairs],
+            [pair.loss for pair in pairs],
+            [pair.doubt for pair in pairs],
         )
     return party.surrogates[name]
 

@@ -43,7 +43,7 @@ class _OneSearch:
         party.require(learner)
         problem = party.problem
         self._task, self._learner = task, learner
-        self._space = problem.space(learner)
+        self._space, self._folds = problem.space(learner), problem.folds
         self._iterations = learner_of(learner).iterations if task.free_pairs else None
         self._search = optuna_search.Search(
             self._space,
@@ -74,12 +74,15 @@ class _OneSearch:
     def tell(self, evaluation: Evaluation) -> None:
         self._evaluations.append(evaluation)
         self._search.tell(self._asked, evaluation.loss)
-        self._pairs.append(Pair(self._asked.params, evaluation.loss))
+        free = evaluation.free if evaluation.whole else {}  # of few folds, the luckiest would shine
+        spared = self._folds / max(1, len(evaluation.losses)) if not evaluation.reason else 1.0
+        doubt = spared * (1 + len(free))
+        self._pairs.append(Pair(self._asked.params, evaluation.loss, doubt=doubt))
         if self.entrant.incumbent and (seen := spread(evaluation.losses, self.entrant.incumbent)):
             self._spreads.append(seen)
         self._challenge(evaluation)
-        for count, judged in evaluation.free.items():
-            self._pairs.append(Pair(self._with(count), judged.loss, free=True))
+        for count, judged in free.items():
+            self._pairs.append(Pair(self._with(count), judged.loss, free=True, doubt=doubt))
             self._challenge(judged)
         self._learn_best(evaluation)
 
@@ -88,7 +91,7 @@ class _OneSearch:
 
         Only the best number: all of them would crowd out the trials that it asked for.
         """
-        losses = {count: judged.loss for count, judged in evaluation.free.items()}
+        losses = {c: judged.loss for c, judged in evaluation.free.items() if evaluation.whole}
         best = min(losses, key=losses.__getitem__, default=None)
         if best is not None and losses[best] < evaluation.loss:
             self._search.learn(self._with(best), losses[best])

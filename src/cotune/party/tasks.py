@@ -262,12 +262,15 @@ class Evaluate(Task, frozen=True):
 class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
     """A configuration that a party's search judged, and its loss there.
 
-    A `free` one cost no fit: it is the same model after fewer iterations.
+    A `free` one cost no fit: it is the same model after fewer iterations. `doubt` is the variance
+    of the loss as a multiple of that of a loss from fits of its own on all folds: more if some
+    folds were spared, or if several pairs tell of the same fits.
     """
 
     params: dict[str, bool | int | float | str | None]
     loss: float
     free: bool = False
+    doubt: Annotated[float, msgspec.Meta(ge=1)] = 1.0
 
 
 class Found(msgspec.Struct, frozen=True):
