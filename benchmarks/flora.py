@@ -38,7 +38,8 @@ from cotune.data.split import split
 from cotune.federation.journal import Journal
 from cotune.learners import learner
 from cotune.methods.surfaces import Evidence, minimise, surface
-from cotune.party.tasks import Configuration, Evaluate, Search, Searches
+from cotune.party.task import Configuration
+from cotune.party.tasks import Evaluate, Search, Searches
 from cotune.problem import Budget
 from cotune.settings import Settings
 

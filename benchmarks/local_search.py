@@ -38,7 +38,8 @@ from cotune.data.split import split
 from cotune.federation.federation import Federation
 from cotune.federation.journal import Journal
 from cotune.learners import learner
-from cotune.party.tasks import Configuration, Evaluate
+from cotune.party.task import Configuration
+from cotune.party.tasks import Evaluate
 from cotune.problem import Budget
 from cotune.settings import Settings
 

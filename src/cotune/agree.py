@@ -15,18 +15,28 @@ from cotune.data.schema import MOST_CLASSES, Column, Kind, Schema, TaskKind
 from cotune.errors import DataError
 from cotune.federation.federation import Federation, Sums
 from cotune.party.inspect import LARGEST_EXPONENT
-from cotune.party.tasks import RESOLUTION, Description, Inspect, Measure, Place, SeenColumn
+from cotune.party.task import RESOLUTION
+from cotune.party.tasks import Description, Inspect, Measure, Place, SeenColumn
+
+#: The largest finite number.
+FARTHEST = float(np.finfo(np.float64).max)
 
 
 def agree(
-    federation: Federation, *, folds: int, task: TaskKind | None, drop: tuple[str, ...] = ()
+    federation: Federation,
+    *,
+    folds: int,
+    task: TaskKind | None,
+    drop: tuple[str, ...] = (),
+    holdout: float = 0.0,
+    seed: int = 0,
 ) -> Schema:
     """One schema for all: names and kinds by majority, categories and classes by union.
 
     A party whose columns do not fit is named in the error, with the column and what to do.
     Columns come in the order of the first party; the others may have theirs in any order.
     """
-    replies = federation.gather(Inspect(folds, task, drop))
+    replies = federation.gather(Inspect(folds, task, drop, holdout, seed))
     seen = {party: cast(Description, reply) for party, reply in replies.items()}
     _check_dropped(drop, seen.values())
     _check_targets(seen)
@@ -40,11 +50,12 @@ def agree(
         task="classification" if classes else "regression",
         columns=tuple(_draft(name, columns[name]) for name in names),
         classes=classes,
+        number_classes=bool(classes) and all(d.target_is_number for d in seen.values()),
     )
     _check_one_class(draft)
     places = tuple(_common(column.place for column in columns[name].values()) for name in names)
     target_place = _common(description.target_place for description in seen.values())
-    sums = federation.sum(Measure(draft, places, target_place))
+    sums = federation.sum(Measure(draft, places, target_place, holdout, seed))
     return _measured(draft, places, target_place, sums)
 
 
@@ -150,7 +161,11 @@ def _measured(draft: Schema, places: tuple[Place, ...], target_place: Place, sum
     for column, place in zip(draft.columns, places, strict=True):
         if column.kind == "numeric":
             mean, scale = _mean_and_scale(next(moments), place)
-            columns.append(msgspec.structs.replace(column, mean=mean, scale=scale))
+            half = math.ldexp(1.0, place.exponent) if place.exponent < 1024 else FARTHEST
+            low, high = max(-FARTHEST, place.centre - half), min(FARTHEST, place.centre + half)
+            columns.append(
+                msgspec.structs.replace(column, mean=mean, scale=scale, low=low, high=high)
+            )
         else:
             count = {name: next(counts) for name in column.categories}
             ordered = sorted(column.categories, key=lambda name: (-count[name], name))
@@ -158,8 +173,13 @@ def _measured(draft: Schema, places: tuple[Place, ...], target_place: Place, sum
     mean, scale = 0.0, 1.0
     if draft.task == "regression":
         mean, scale = _mean_and_scale(sums.sum("target"), target_place)
+    counts_of_classes = sums.sum("target") if draft.task == "classification" else ()
     return msgspec.structs.replace(
-        draft, columns=tuple(columns), target_mean=mean, target_scale=scale
+        draft,
+        columns=tuple(columns),
+        class_rows=tuple(int(count) for count in counts_of_classes),
+        target_mean=mean,
+        target_scale=scale,
     )
 
 

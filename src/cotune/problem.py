@@ -12,7 +12,7 @@ import msgspec
 from cotune.data.schema import Schema, TaskKind
 from cotune.domain import Fixed
 from cotune.errors import UsageError, choices
-from cotune.party.tasks import RESOLUTION
+from cotune.party.task import RESOLUTION
 from cotune.space import Space
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
     weights: Weights = "rows"
     seed: int = 0
     scaling: Scaling = "standard"
+    #: The share of every party's rows that is set aside before anything else, to judge the model.
+    holdout: float = 0.0
 
     @property
     def task(self) -> TaskKind:

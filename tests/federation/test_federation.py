@@ -13,7 +13,8 @@ from cotune.federation.journal import Journal
 from cotune.federation.ledger import Round
 from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Refusal, Summand, decode_reply, encode
-from cotune.party.tasks import Configuration, Evaluate, Inspect, Search
+from cotune.party.task import Configuration
+from cotune.party.tasks import Evaluate, Inspect, Search
 from cotune.problem import Budget
 from cotune.testing import Faulty
 from tests.parts import Unreliable, federation_of, iris, parts, problem_of, threads, unreliable
@@ -389,7 +390,7 @@ def test_the_journal_of_a_sum_holds_no_partys_own_values(problem, tmp_path):
         for weight in (1, 50):
             for written in (encode(value * weight), np.float64(value * weight).tobytes()):
                 assert written not in path.read_bytes()
-    assert sum(entry.total.sums["losses"]) == pytest.approx(sum(own) * 50, abs=1e-6)
+    assert sum(entry.total.vector("losses")) == pytest.approx(sum(own) * 50, abs=1e-6)
 
 
 def test_another_method_on_an_old_journal_is_refused(problem, tmp_path):

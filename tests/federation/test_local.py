@@ -10,7 +10,8 @@ from cotune.federation.federation import Federation
 from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, encode
 from cotune.learners import register_learner
-from cotune.party.tasks import Configuration, Evaluate, Inspect, Search
+from cotune.party.task import Configuration
+from cotune.party.tasks import Evaluate, Inspect, Search
 from tests.parts import (
     Hanging,
     federation_of,

@@ -12,7 +12,8 @@ from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.recorded import STAND_IN, RecordedEngine
 from cotune.federation.wire import Gathered, Refusal, Request, decode_body, decode_reply, encode
-from cotune.party.tasks import Candidates, Configuration, Evaluate, Inspect, Predict, Search
+from cotune.party.task import Configuration
+from cotune.party.tasks import Candidates, Evaluate, Inspect, Predict, Search
 from cotune.testing import Faulty, Killed
 from tests.parts import problem_of
 

@@ -21,7 +21,8 @@ from cotune.federation.wire import (
     pack_terms,
     unpack_terms,
 )
-from cotune.party.tasks import Configuration, Evaluate, Evaluations, Inspect, Search, Term
+from cotune.party.task import Configuration, Term
+from cotune.party.tasks import Evaluate, Evaluations, Inspect, Search
 from tests.parts import iris, problem_of
 
 TERMS = {"losses": Term(2, 0.0, 1.0, 2.0**-30, weighted=True)} | OWN_TERMS

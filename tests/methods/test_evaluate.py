@@ -5,7 +5,8 @@ import pytest
 
 from cotune.learners import register_learner
 from cotune.methods.evaluate import evaluate, evaluate_openly
-from cotune.party.tasks import REASONS, Configuration, Evaluate, Evaluations
+from cotune.party.task import Configuration
+from cotune.party.tasks import REASONS, Evaluate, Evaluations
 from tests.parts import Raising, federation_of, iris, parts, problem_of
 
 TABLES = parts(iris())

@@ -6,7 +6,7 @@ import cotune
 from cotune import methods
 from cotune.errors import UsageError
 from cotune.methods.evaluate import evaluate
-from cotune.party.tasks import Configuration
+from cotune.party.task import Configuration
 from cotune.trial import Step
 from tests.parts import federation_of, iris, parts
 

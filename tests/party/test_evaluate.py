@@ -11,7 +11,7 @@ from cotune.party.evaluate import SIGNIFICANCE, Entrant, Evaluator, clearly_wors
 from cotune.party.fit import RAISED, Job, run_job
 from cotune.party.memory import Memory
 from cotune.party.rows import Rows
-from cotune.party.tasks import Configuration
+from cotune.party.task import Configuration
 from cotune.party.workers import Workers
 from tests.parts import Counting, Raising, iris, people, problem_of, threads
 

@@ -12,7 +12,8 @@ from cotune.learners import learner
 from cotune.learners.contract import Learner
 from cotune.party.fit import DIED, NOT_FINITE, RAISED, REFUSED, Job, run_job
 from cotune.party.rows import Rows
-from cotune.party.tasks import REASONS, Configuration
+from cotune.party.task import Configuration
+from cotune.party.tasks import REASONS
 from cotune.space import Space
 from tests.parts import (
     CANARY,

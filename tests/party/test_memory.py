@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cotune.party.memory import Batch, Memory, key
-from cotune.party.tasks import Configuration
+from cotune.party.task import Configuration
 
 ONE = Configuration("tree", {"a": 1, "b": "x"})
 OTHER = Configuration("tree", {"a": 2, "b": "x"})

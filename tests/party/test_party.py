@@ -22,7 +22,8 @@ from cotune.federation.wire import (
     unpack_terms,
 )
 from cotune.learners import register_learner
-from cotune.party.tasks import Configuration, Evaluate, Inspect, Measure
+from cotune.party.task import Configuration
+from cotune.party.tasks import Evaluate, Inspect, Measure
 from tests.parts import CANARY, Counting, Raising, ask, iris, party_of, people, problem_of
 
 TREE = Evaluate((Configuration("decision_tree", {"max_depth": 2}),))

@@ -9,7 +9,8 @@ import pytest
 from cotune.federation.wire import OWN_TERMS, Refusal, decode_body, unpack_terms
 from cotune.learners import register_learner
 from cotune.party.predict import bounded, surrogate_seed
-from cotune.party.tasks import Candidates, Configuration, Evaluate, Predict, Search, Searches
+from cotune.party.task import Configuration
+from cotune.party.tasks import Candidates, Evaluate, Predict, Search, Searches
 from cotune.surrogate import Surrogate
 from tests.parts import Counting, ask, diabetes, federation_of, iris, parts, party_of, problem_of
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from cotune.errors import CotuneError, Malformed
 from cotune.federation.wire import encode
+from cotune.party.task import Configuration, Term
 from cotune.party.tasks import (
     REASONS,
     TASKS,
     Candidates,
-    Configuration,
     Evaluate,
     Evaluations,
     Found,
@@ -24,7 +24,6 @@ from cotune.party.tasks import (
     Predictions,
     Search,
     Searches,
-    Term,
 )
 from cotune.problem import RESOLUTION
 from cotune.space import Space

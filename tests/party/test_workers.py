@@ -9,7 +9,7 @@ import pytest
 from cotune.learners import learner
 from cotune.party.fit import DIED, Job
 from cotune.party.rows import Rows
-from cotune.party.tasks import Configuration
+from cotune.party.task import Configuration
 from cotune.party.workers import Cancelled, Workers
 from tests.parts import Exiting, Hanging, OwnLearner, iris, problem_of, threads
 

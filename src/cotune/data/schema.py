@@ -20,7 +20,8 @@ class Column(msgspec.Struct, frozen=True):
     """One feature as the federation sees it.
 
     `mean` and `scale` (standard deviation over all parties' non-missing values, 1 for a constant
-    column) belong to numeric columns; `categories`, the most frequent first, to categorical ones.
+    column) belong to numeric columns, as do `low` and `high`, roughly the ends of their values;
+    `categories`, the most frequent first, to categorical ones.
     """
 
     name: str
@@ -28,13 +29,17 @@ class Column(msgspec.Struct, frozen=True):
     categories: tuple[str, ...] = ()
     mean: float = 0.0
     scale: float = 1.0
+    low: float = 0.0
+    high: float = 0.0
 
 
 class Schema(msgspec.Struct, frozen=True):
     """What every party's rows are encoded by.
 
-    `classes` are the union over the parties, sorted; empty for regression. `target_mean` and
-    `target_scale` are a regression's mean and standard deviation over all parties' rows.
+    `classes` are the union over the parties, sorted; empty for regression. `number_classes` says
+    that they were numbers in the parties' tables, `class_rows` how many rows of all parties have
+    each. `target_mean` and `target_scale` are a regression's mean and standard deviation over all
+    parties' rows.
     """
 
     target: str
@@ -43,6 +48,8 @@ class Schema(msgspec.Struct, frozen=True):
     classes: tuple[str, ...] = ()
     target_mean: float = 0.0
     target_scale: float = 1.0
+    number_classes: bool = False
+    class_rows: tuple[int, ...] = ()
 
 
 def is_number(values: pd.Series) -> bool:

@@ -28,7 +28,7 @@ from cotune.federation.wire import (
     encode,
     unpack_terms,
 )
-from cotune.party.tasks import Reply, Task
+from cotune.party.task import Reply, Task
 from cotune.problem import Budget, Problem
 
 #: An absent party is asked again after 1, 2, 4, ... rounds, at most this many.
@@ -43,7 +43,7 @@ class Sums:
     """The result of `sum`: totals over the parties that answered, and means by their weights."""
 
     def __init__(self, total: Total, parties: int) -> None:
-        self._sums = {name: np.asarray(values) for name, values in total.sums.items()}
+        self._sums = {name: total.vector(name) for name in total.sums}
         self.parties = parties
         self.weight = float(self._sums["weight"][0])
 
@@ -95,6 +95,7 @@ class Federation:
         self.parties = self.engine.parties()
         self._absent: dict[str, tuple[int, int]] = {}  # party: (next round to ask, absence)
         self._told: set[str] = set()  # parties that have the problem
+        self._since = 0  # the last round before the computation that is checkpointed
 
     def for_run(self, run: str, journal: Journal, budget: Budget) -> Federation:
         """The same parties with a ledger, a journal and a budget of their own."""
@@ -114,17 +115,40 @@ class Federation:
         alone.parties = [self.engine.pooled]
         return alone
 
-    def gather(self, task: Task) -> dict[str, Reply]:
-        """Every party's reply, by its name; parties that failed are missing."""
-        entry = self._round(task, "gather")
+    def gather(self, task: Task, otherwise: Task | None = None) -> dict[str, Reply]:
+        """Every party's reply, by its name; parties that failed are missing.
+
+        A party that no longer has what the task builds on (it was restarted, or left out for a
+        while) is asked `otherwise`: a task that brings all of it and has the same answer.
+        """
+        entry = self._round(task, "gather", otherwise)
         assert entry.replies is not None
         return {p: decode_body(task, body, self.problem) for p, body in entry.replies.items()}
 
-    def sum(self, task: Task) -> Sums:
-        """The total of the parties' replies, and nothing else."""
-        entry = self._round(task, "sum")
+    def sum(self, task: Task, otherwise: Task | None = None) -> Sums:
+        """The total of the parties' replies, and nothing else; `otherwise` as in `gather`."""
+        entry = self._round(task, "sum", otherwise)
         assert entry.total is not None
         return Sums(entry.total, entry.answered)
+
+    def checkpoint(self, state: bytes) -> None:
+        """Keep what a long computation has come to; the totals of its rounds are let go."""
+        self.journal.checkpoint(self._since, self.ledger.rounds, state)
+
+    def restored(self) -> bytes | None:
+        """Begin a long computation: where it stood at its last checkpoint, if it was begun before.
+
+        The rounds up to there are then in the ledger, as if they had been asked again.
+        """
+        self._since = self.ledger.rounds
+        found = self.journal.restored(self._since)
+        if found is None:
+            return None
+        rounds, state = found
+        for entry in rounds:
+            self.ledger.add(entry)
+            self._note_absent(entry)
+        return state
 
     def close(self) -> None:
         self.journal.close()
@@ -136,7 +160,7 @@ class Federation:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _round(self, task: Task, verb: Verb) -> Round:
+    def _round(self, task: Task, verb: Verb, otherwise: Task | None) -> Round:
         """One round: from the journal if it was finished before, from the parties otherwise."""
         number = self.ledger.rounds + 1
         asked = self._present(number)
@@ -144,7 +168,7 @@ class Federation:
         question = _digest(request, asked)
         entry = self.journal.recorded(number, question)
         if entry is None:
-            entry = self._ask(request, asked)
+            entry = self._ask(request, asked, otherwise)
             self.journal.record(entry, question)
         self.ledger.add(entry)
         self._note_absent(entry)
@@ -152,7 +176,7 @@ class Federation:
             self._told |= set(asked) - set(entry.failures)
         return entry
 
-    def _ask(self, request: Request, asked: tuple[str, ...]) -> Round:
+    def _ask(self, request: Request, asked: tuple[str, ...], otherwise: Task | None) -> Round:
         began = time.perf_counter()
         messages = self._messages(request, asked)
         allowed = self._allowed(request.task, messages)
@@ -162,7 +186,7 @@ class Federation:
         waiting = messages
         for _ in range(1 + self.retries):
             bytes_down += _size(waiting)
-            answers.take(waiting, self._call(waiting, request, deadline))
+            answers.take(waiting, self._call(waiting, request, otherwise, deadline))
             waiting = {party: messages[party] for party in answers.worth_retrying()}
             spent = bytes_down + answers.bytes_up
             if not waiting or _left(deadline) == 0 or self._over(request.task, waiting, spent):
@@ -182,17 +206,22 @@ class Federation:
         return {party: short if party in self._told else whole for party in asked}
 
     def _call(
-        self, messages: Mapping[str, bytes], request: Request, deadline: float | None
+        self,
+        messages: Mapping[str, bytes],
+        request: Request,
+        otherwise: Task | None,
+        deadline: float | None,
     ) -> dict[str, bytes | Refusal]:
-        """Call the engine; a party that lost the problem (restarted, resumed) is told again.
+        """Call the engine; a party that lost what it was told (restarted, resumed) is told again.
 
         The second telling is not booked: a resumed run has the ledger of an uninterrupted one.
         """
         replies = self.engine.call(messages, _left(deadline))
-        lost = [party for party, reply in replies.items() if _lost_problem(reply)]
-        if lost:
-            whole = encode(msgspec.structs.replace(request, attached=self.problem))
-            replies |= self.engine.call(dict.fromkeys(lost, whole), _left(deadline))
+        for code, task in (("no_problem", request.task), ("no_state", otherwise)):
+            lost = [party for party, reply in replies.items() if _lacks(reply, code)]
+            if lost and task is not None:
+                again = msgspec.structs.replace(request, task=task, attached=self.problem)
+                replies |= self.engine.call(dict.fromkeys(lost, encode(again)), _left(deadline))
         return replies
 
     def _allowed(self, task: Task, messages: Mapping[str, bytes]) -> float | None:
@@ -306,8 +335,8 @@ class _Answers:
         summed = self._request.verb == "sum"
         total = self._total() if summed else None
         if total is not None:
-            fits, cpu_seconds = total.sums["cost"]
-            self._cost = Cost(int(fits), cpu_seconds)
+            fits, cpu_seconds = total.vector("cost")
+            self._cost = Cost(int(fits), float(cpu_seconds))
         return Round(
             number=self._request.round,
             task=self._task.name,
@@ -328,7 +357,10 @@ class _Answers:
         """Added up in the order of the names, whoever had to be asked twice."""
         summands = [self._summands[party] for party in sorted(self._summands)]
         return Total(
-            {name: np.sum([s[name] for s in summands], axis=0).tolist() for name in self._terms}
+            {
+                name: np.sum([s[name] for s in summands], axis=0).astype("<f8").tobytes()
+                for name in self._terms
+            }
         )
 
 
@@ -341,12 +373,13 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.perf_counter())
 
 
-def _lost_problem(reply: bytes | Refusal) -> bool:
+def _lacks(reply: bytes | Refusal, code: str) -> bool:
+    """Whether a party refused for want of what it should have been told before."""
     try:
         answer = decode_reply(reply) if isinstance(reply, bytes) else reply
     except Malformed:
         return False
-    return isinstance(answer, Refusal) and answer.code == "no_problem"
+    return isinstance(answer, Refusal) and answer.code == code
 
 
 def _digest(request: Request, asked: tuple[str, ...]) -> str:

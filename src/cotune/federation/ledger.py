@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import msgspec
+import numpy as np
 
 from cotune.federation.wire import Cost, Refusal, Verb
 
 
 class Total(msgspec.Struct, frozen=True):
-    """The sum over the parties that answered, one vector per term."""
+    """The sum over the parties that answered, one vector (float64, little-endian) per term."""
 
-    sums: dict[str, list[float]]
+    sums: dict[str, bytes]
+
+    def vector(self, name: str) -> np.ndarray:
+        return np.frombuffer(self.sums[name], dtype="<f8")
 
 
 class Round(msgspec.Struct, frozen=True):

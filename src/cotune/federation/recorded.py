@@ -21,7 +21,8 @@ from cotune.federation.wire import Refusal
 from cotune.learners import learner_names
 from cotune.party.evaluate import Evaluation
 from cotune.party.party import Party, Refuse
-from cotune.party.tasks import Configuration, Found, Pair, Search
+from cotune.party.task import Configuration
+from cotune.party.tasks import Found, Pair, Search
 from cotune.party.workers import Workers
 from cotune.problem import Problem, seed_of
 from cotune.space import Params, Space

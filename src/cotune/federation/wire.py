@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
-from cotune.party.tasks import Reply, Task, Term, any_task
+from cotune.party.task import Reply, Task, Term
+from cotune.party.tasks import any_task
 from cotune.problem import Problem
 
 Verb = Literal["gather", "sum"]
@@ -21,6 +22,7 @@ Code = Literal[
     "data",
     "malformed",
     "no_problem",
+    "no_state",
     "unknown",
     "unknown_learner",
     "storage",

@@ -32,6 +32,7 @@ class HistGradientBoosting(DeclaredLearner):
 
     name = "hgb"
     features = "codes"
+    trained_by = "histogram"
     classifier = "cotune.learners.tolerant:TolerantBoostingClassifier"
     regressor = "cotune.learners.tolerant:TolerantBoostingRegressor"
     paper = table(
@@ -79,6 +80,7 @@ class XGBoost(DeclaredLearner):
 
     name = "xgboost"
     features = "codes"
+    trained_by = "histogram"
     library = "xgboost"
     extra = "boost"
     classifier = "xgboost:XGBClassifier"
@@ -133,6 +135,7 @@ class LightGBM(DeclaredLearner):
 
     name = "lightgbm"
     features = "codes"
+    trained_by = "histogram"
     library = "lightgbm"
     extra = "boost"
     classifier = "lightgbm:LGBMClassifier"

@@ -45,6 +45,12 @@ class Learner(ABC):
     library: ClassVar[str | None] = None
     #: The extra of cotune that brings the library, for the error when it is not installed.
     extra: ClassVar[str | None] = None
+    #: How the federation trains it: a name in `cotune.training.TRAINERS`; `ensemble`, which works
+    #: for any learner, lets every party fit a model and averages what they predict.
+    trained_by: ClassVar[str] = "ensemble"
+    #: Whether a fitted model holds rows it was fitted on (nearest neighbours, support vectors).
+    #: Such a model does not leave its party.
+    keeps_rows: ClassVar[bool] = False
     #: The parameter that counts iterations (trees, rounds), if the first ones of a fit are the
     #: model that a fit with fewer would give; `truncated` then shows that model.
     iterations: ClassVar[str | None] = None

@@ -31,6 +31,7 @@ class DecisionTree(DeclaredLearner):
 
     name = "decision_tree"
     features = "codes"
+    trained_by = "tree"
     classifier = "sklearn.tree:DecisionTreeClassifier"
     regressor = "sklearn.tree:DecisionTreeRegressor"
     paper = _PAPER_TREE
@@ -52,6 +53,7 @@ class RandomForest(DeclaredLearner):
 
     name = "random_forest"
     features = "codes"
+    trained_by = "forest"
     classifier = "sklearn.ensemble:RandomForestClassifier"
     regressor = "sklearn.ensemble:RandomForestRegressor"
     paper = table(n_estimators=(50, 300), **_PAPER_TREE)

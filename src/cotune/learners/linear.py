@@ -13,6 +13,7 @@ class LogisticRegression(DeclaredLearner):
 
     name = "logistic_regression"
     features = "dense"
+    trained_by = "linear"
     tasks = ("classification",)
     classifier = "sklearn.linear_model:LogisticRegression"
     paper = table(

@@ -34,6 +34,7 @@ class MultiLayerPerceptron(DeclaredLearner):
 
     name = "mlp"
     features = "dense"
+    trained_by = "averaging"
     classifier = "cotune.learners.tolerant:TolerantPerceptronClassifier"
     regressor = "cotune.learners.tolerant:TolerantPerceptronRegressor"
     paper = table(

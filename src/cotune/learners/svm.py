@@ -19,6 +19,7 @@ class SupportVectorMachine(DeclaredLearner):
 
     name = "svm"
     features = "dense"
+    trained_by = "fourier"
     classifier = "sklearn.svm:SVC"
     regressor = "sklearn.svm:SVR"
     paper = table(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cotune.federation.federation import Federation
 from cotune.methods.evaluate import evaluate
-from cotune.party.tasks import Configuration
+from cotune.party.task import Configuration
 from cotune.problem import Problem
 from cotune.trial import Step
 

@@ -8,7 +8,8 @@ from typing import cast
 import numpy as np
 
 from cotune.federation.federation import Federation
-from cotune.party.tasks import REASONS, Configuration, Evaluate, Evaluations, loss_term
+from cotune.party.task import Configuration
+from cotune.party.tasks import REASONS, Evaluate, Evaluations, loss_term
 from cotune.trial import Trial
 
 

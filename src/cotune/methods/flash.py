@@ -14,7 +14,8 @@ from cotune.domain import Category, Domain
 from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
 from cotune.methods.evaluate import evaluate
-from cotune.party.tasks import Configuration, Found, Search, Searches
+from cotune.party.task import Configuration
+from cotune.party.tasks import Found, Search, Searches
 from cotune.problem import Problem, seed_of
 from cotune.space import Params, Space
 from cotune.surrogate import Surrogate

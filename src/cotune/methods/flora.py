@@ -9,7 +9,8 @@ from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
 from cotune.methods.surfaces import SURFACES, Minimiser, Params, diverse
 from cotune.methods.unified import Gathered, Summed, Unified
-from cotune.party.tasks import Configuration, Search
+from cotune.party.task import Configuration
+from cotune.party.tasks import Search
 from cotune.problem import Problem, seed_of
 from cotune.surrogate import SURROGATES
 from cotune.trial import Step, Trial, best_of

@@ -16,16 +16,8 @@ from cotune.methods.evaluate import evaluate, evaluate_openly
 from cotune.methods.surfaces import Evidence, Params, Surface, surface
 from cotune.party.marginals import wasserstein as distance
 from cotune.party.predict import bounded, surrogate_seed
-from cotune.party.tasks import (
-    Candidates,
-    Configuration,
-    Distributions,
-    Marginals,
-    Pair,
-    Predict,
-    Search,
-    Searches,
-)
+from cotune.party.task import Configuration
+from cotune.party.tasks import Candidates, Distributions, Marginals, Pair, Predict, Search, Searches
 from cotune.problem import Problem
 from cotune.trial import Trial
 

@@ -14,7 +14,7 @@ from cotune.learners import learner
 from cotune.party.fit import Fitted, Job
 from cotune.party.memory import Batch, Losses, Memory, key
 from cotune.party.rows import Rows
-from cotune.party.tasks import Configuration
+from cotune.party.task import Configuration
 from cotune.party.workers import Workers
 from cotune.problem import Problem
 

@@ -21,7 +21,8 @@ from cotune.errors import UsageError
 from cotune.learners.contract import Learner
 from cotune.party.rows import Opened, fold_indices, open_rows
 from cotune.party.score import NotFinite, score
-from cotune.party.tasks import REASONS, Configuration
+from cotune.party.task import Configuration
+from cotune.party.tasks import REASONS
 from cotune.problem import Problem
 
 REFUSED, RAISED, NOT_FINITE, DIED = REASONS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from cotune.party.tasks import Configuration
+from cotune.party.task import Configuration
 
 #: Losses by fold; None where a fold does not define the metric.
 Losses = tuple[float | None, ...]

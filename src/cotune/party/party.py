@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import numpy as np
 import pandas as pd
 
 from cotune.errors import CotuneError, DataError, Malformed
@@ -29,8 +30,9 @@ from cotune.federation.wire import (
 from cotune.learners import available, learner_names
 from cotune.party.evaluate import Entrant, Evaluation, Evaluator
 from cotune.party.memory import Memory
-from cotune.party.rows import Rows
-from cotune.party.tasks import Configuration, Found, Search
+from cotune.party.rows import Features, Rows, open_rows, set_aside
+from cotune.party.task import Configuration
+from cotune.party.tasks import Found, Search
 from cotune.party.workers import Cancelled, Workers
 from cotune.problem import Problem
 
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from cotune.surrogate import Surrogate
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Refuse(CotuneError):
@@ -76,18 +80,23 @@ class Party:
         state: Path | None = None,
     ) -> None:
         self.name = name
-        self.frame = frame
+        self._all_rows = frame
+        self.frame = frame  # the rows to learn from
+        self.held_out = frame.iloc[:0]
         self.target = target
         self._workers = workers
         self._scratch = scratch
         self._state = state
         self._problem: Problem | None = None
+        self._rows: Rows | None = None
         self._evaluator: Evaluator | None = None
+        self._given_up: Future[None] = workers.given_up
         self._run = ""
         self._round = 0
         self._may_fit = True
         self._searched: dict[Search, tuple[int, tuple[Found, ...]]] = {}
         self.surrogates: dict[Any, Surrogate] = {}  # of its searches, while the problem lasts
+        self.training: dict[str, Any] = {}  # how far the training of a model is, in this run
         self._cost = Cost()
         self._lock = threading.Lock()
 
@@ -115,6 +124,29 @@ class Party:
             except Exception:
                 log.exception("party %s could not perform a task", self.name)
                 return encode(Refusal("internal", "the party failed; its own log says why"))
+
+    def set_aside(self, share: float, seed: int) -> None:
+        """Hold rows out, before anything is learnt from any: the same for the same seed."""
+        self.frame, self.held_out = set_aside(self._all_rows, self.target, share, seed)
+
+    def arrays(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
+        """The rows to learn from, encoded by the schema, and the target; not to be changed."""
+        folder = self.folder(features)
+        return open_rows(folder).features(features), open_rows(folder).y
+
+    def folder(self, features: Features) -> Path:
+        """Where the encoded rows lie, for a worker to open them: `cotune.party.rows.open_rows`."""
+        assert self._rows is not None
+        self._rows.prepare(features)
+        return self._rows.folder
+
+    def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a module's function on a worker: for what takes long. One thread, one process."""
+        return self._workers.call(function, *arguments, given_up=self._given_up)
+
+    def bill(self, fits: int, cpu_seconds: float) -> None:
+        """Add to the cost of the reply under way."""
+        self._cost += Cost(fits, cpu_seconds)
 
     @property
     def problem(self) -> Problem:
@@ -175,6 +207,7 @@ class Party:
         task = request.task
         self._cost = Cost()
         self._round = request.round
+        self._given_up = given_up
         if task.needs_problem:
             self._take_problem(request).begin(request.round, given_up)
             self._may_fit = task.most_fits(self.problem) > 0
@@ -194,10 +227,12 @@ class Party:
         problem = request.attached
         if problem is None or problem.digest != request.problem:
             raise Refuse("no_problem", "the party has not been told the problem of this run")
-        rows = Rows(self._scratch / self.name / request.problem, self.frame, problem)
+        self.set_aside(problem.holdout, problem.seed)
+        self._rows = Rows(self._scratch / self.name / request.problem, self.frame, problem)
         memory = self._state / self.name / f"{request.run}.jsonl" if self._state else None
         self._problem, self._run = problem, request.run
         self._searched = {}
         self.surrogates = {}
-        self._evaluator = Evaluator(problem, rows, self._workers, Memory(memory))
+        self.training = {}
+        self._evaluator = Evaluator(problem, self._rows, self._workers, Memory(memory))
         return self._evaluator

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import KFold, StratifiedKFold
 
-from cotune.data.schema import Schema
-from cotune.party.inspect import encode_columns, encode_target
+from cotune.data.schema import Schema, has_classes
+from cotune.party.inspect import as_text, encode_columns, encode_target
 from cotune.problem import Problem, Scaling, seed_of
 
 Features = Literal["codes", "dense"]
@@ -111,16 +111,36 @@ def fold_indices(folder: Path, fraction: float) -> list[tuple[np.ndarray, np.nda
 def fraction_of(y: np.ndarray, fraction: float, problem: Problem) -> np.ndarray:
     """Positions of a stratified fraction of the rows. A smaller fraction is part of a larger one.
 
-    Rows are ordered by how deep in their own class a random order puts them, so that every
-    beginning of the order has the classes in proportion.
+    They are the beginning of one order of all rows.
     """
     if fraction >= 1.0:
         return np.arange(len(y))
-    order = np.random.default_rng(seed_of(problem.seed, "fraction")).permutation(len(y))
-    depth = np.arange(len(y)) / len(y)
-    if problem.task == "classification":
-        for label in np.unique(y):
-            members = np.flatnonzero(y[order] == label)
-            depth[members] = (np.arange(len(members)) + 0.5) / len(members)
+    labels = y if problem.task == "classification" else None
+    order = _proportioned(len(y), labels, seed_of(problem.seed, "fraction"))
     wanted = max(int(np.ceil(fraction * len(y))), min(len(y), 2 * problem.folds))
-    return np.sort(order[np.argsort(depth, kind="stable")][:wanted])
+    return np.sort(order[:wanted])
+
+
+def set_aside(
+    frame: pd.DataFrame, target: str, share: float, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows to learn from, and the share that is held out, with the classes in proportion."""
+    if share <= 0.0:
+        return frame, frame.iloc[:0]
+    classes = target in frame.columns and has_classes(frame[target])
+    labels = as_text(frame[target]).astype(str).to_numpy() if classes else None
+    order = _proportioned(len(frame), labels, seed_of(seed, "holdout"))
+    held = max(1, round(share * len(frame)))
+    return frame.iloc[np.sort(order[held:])], frame.iloc[np.sort(order[:held])]
+
+
+def _proportioned(rows: int, labels: np.ndarray | None, seed: int) -> np.ndarray:
+    """A random order of the rows of which every beginning has the classes in proportion."""
+    order = np.random.default_rng(seed).permutation(rows)
+    if labels is None:
+        return order
+    depth = np.empty(rows)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels[order] == label)
+        depth[members] = (np.arange(len(members)) + 0.5) / len(members)
+    return order[np.argsort(depth, kind="stable")]

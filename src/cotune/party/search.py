@@ -10,7 +10,8 @@ from cotune import search as optuna_search
 from cotune.domain import Integer
 from cotune.learners import learner as learner_of
 from cotune.party.evaluate import Entrant, Evaluation, spread
-from cotune.party.tasks import MOST_FREE, Configuration, Found, Pair, Search
+from cotune.party.task import Configuration
+from cotune.party.tasks import MOST_FREE, Found, Pair, Search
 from cotune.problem import seed_of
 from cotune.space import Space
 

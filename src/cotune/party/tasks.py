@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
 from functools import lru_cache, reduce
 from itertools import cycle, islice
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 
 from cotune.data.schema import Kind, Schema, TaskKind
-from cotune.errors import CotuneError, Malformed, UsageError
+from cotune.errors import Malformed, UsageError
+from cotune.party import train
+from cotune.party.task import RESOLUTION, Configuration, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
@@ -30,76 +31,10 @@ REASONS = (
 )
 
 
-#: A power of two, so that a value rounded to it times a number of rows is exact in floating point:
-#: totals then do not depend on the order of the parties, nor on how they were added up.
-RESOLUTION = 2.0**-30
-
-
 #: Of a column that a party tells, at most. One number: asked for many, a party would tell its rows.
 QUANTILES = 21
 #: Smaller numbers of iterations that one fit may judge for free.
 MOST_FREE = 7
-
-
-class Term(msgspec.Struct, frozen=True):
-    """One vector of a sum: how long, within which bounds, to which resolution, weighted or not.
-
-    The bounds and the resolution make exact fixed-point arithmetic possible, which the private
-    ways of adding need; the plain way rounds and checks just the same, so all give one result.
-    """
-
-    length: int
-    low: float
-    high: float
-    resolution: float
-    weighted: bool = False
-
-    def rounded(self, values: np.ndarray, name: str) -> np.ndarray:
-        if values.shape != (self.length,) or not self.holds(values, 1.0):
-            raise CotuneError(f"the party's own term {name} is out of its bounds")
-        return np.round(values / self.resolution) * self.resolution
-
-    def holds(self, values: np.ndarray, factor: float) -> bool:
-        slack = self.resolution * factor
-        inside = (values >= self.low * factor - slack) & (values <= self.high * factor + slack)
-        return bool(np.all(inside))  # NaN compares false
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """What a task returns. Gathered it travels whole; summed, only its terms do."""
-
-
-class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
-    """A message that a party performs."""
-
-    #: What the coordinator learns from one party's reply, in words for a privacy officer.
-    discloses: ClassVar[str]
-    reply: ClassVar[type[Reply]]
-    #: Whether the party must have been told the problem before.
-    needs_problem: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        return type(self).__name__.lower()
-
-    @abstractmethod
-    def perform(self, party: Party) -> Reply:
-        """What the party does, on its own rows."""
-
-    def terms(self, problem: Problem | None) -> dict[str, Term]:
-        """The fields of the reply that can be summed; none by default."""
-        raise CotuneError(f"the task {self.name} has no terms to sum: use gather")
-
-    def most_fits(self, problem: Problem) -> int:
-        """An upper bound of the fits at one party, known before the round is begun."""
-        return 0
-
-    def most_bytes(self, problem: Problem | None) -> int:
-        """An upper bound of the size of one party's reply, where it can be known; else 0."""
-        return 0
-
-    def check(self, reply: Any, problem: Problem | None) -> None:
-        """Raise `Malformed` if a gathered reply does not answer this task."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -142,10 +77,14 @@ class Inspect(Task, frozen=True):
     folds: int
     task: TaskKind | None = None
     drop: tuple[str, ...] = ()
+    #: The share of the rows that is set aside, here and in all that follows, and its seed.
+    holdout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    seed: int = 0
 
     def perform(self, party: Party) -> Description:
         from cotune.party.inspect import describe
 
+        party.set_aside(self.holdout, self.seed)
         return describe(party.frame, party.target, self)
 
 
@@ -174,6 +113,8 @@ class Measure(Task, frozen=True):
     draft: Schema
     places: tuple[Place, ...]
     target_place: Place
+    holdout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    seed: int = 0
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         numeric = sum(column.kind == "numeric" for column in self.draft.columns)
@@ -185,20 +126,13 @@ class Measure(Task, frozen=True):
         }
 
     def most_bytes(self, problem: Problem | None) -> int:
-        return _most_summed_bytes(self.terms(problem))
+        return most_summed_bytes(self.terms(problem))
 
     def perform(self, party: Party) -> Measures:
         from cotune.party.inspect import measure
 
+        party.set_aside(self.holdout, self.seed)
         return measure(party.frame, self)
-
-
-class Configuration(msgspec.Struct, frozen=True):
-    """A learner and its parameters, to be judged on a fraction of each party's rows."""
-
-    learner: str
-    params: dict[str, bool | int | float | str | None]
-    fraction: float = 1.0
 
 
 class Evaluations(Reply, frozen=True):
@@ -247,7 +181,7 @@ class Evaluate(Task, frozen=True):
         return len(self.configurations) * problem.folds
 
     def most_bytes(self, problem: Problem | None) -> int:
-        return _most_summed_bytes(self.terms(problem))
+        return most_summed_bytes(self.terms(problem))
 
     def check(self, reply: Evaluations, problem: Problem | None) -> None:
         assert problem is not None
@@ -463,7 +397,7 @@ class Predict(Task, frozen=True):
         return self.search.most_fits(problem) if self.anew else 0
 
     def most_bytes(self, problem: Problem | None) -> int:
-        return _most_summed_bytes(self.terms(problem))
+        return most_summed_bytes(self.terms(problem))
 
     def check(self, reply: Predictions, problem: Problem | None) -> None:
         losses = np.asarray(reply.losses)
@@ -538,14 +472,18 @@ def loss_term(problem: Problem, count: int) -> Term:
     return Term(count, 0.0, metric.worst(schema), metric.resolution(schema), weighted=True)
 
 
-def _most_summed_bytes(terms: dict[str, Term]) -> int:
-    return 128 + 9 * sum(term.length for term in terms.values())
-
-
 def _check_weight(weight: float) -> None:
     if not 0 < weight < 2.0**31:
         raise Malformed("the reply's weight is not a number above 0 and below 2**31")
 
 
-TASKS: tuple[type[Task], ...] = (Inspect, Measure, Evaluate, Search, Predict, Marginals)
+TASKS: tuple[type[Task], ...] = (
+    Inspect,
+    Measure,
+    Evaluate,
+    Search,
+    Predict,
+    Marginals,
+    *train.TASKS,
+)
 any_task: Any = reduce(or_, TASKS)

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -15,10 +15,12 @@ from concurrent.futures import (
     Future,
     wait,
 )
-from typing import Any
+from typing import Any, TypeVar
 
 from cotune.errors import CotuneError
 from cotune.party.fit import DIED, Fitted, Job, run_job
+
+T = TypeVar("T")
 
 #: Read by OpenMP and the BLAS libraries when a worker starts.
 ONE_THREAD = {
@@ -75,6 +77,21 @@ class Workers:
                 for future in filter(None, futures):
                     future.cancel()
 
+    def call(
+        self, function: Callable[..., T], *arguments: Any, given_up: Future[None] | None = None
+    ) -> T:
+        """What `function` returns on a worker; it must be one of a module, its arguments small.
+
+        What it raises is raised here. A worker that dies is a `CotuneError`.
+        """
+        given_up = given_up or self._given_up
+        _check(given_up)
+        try:
+            return _awaited(self._executor().submit(function, *arguments), given_up)
+        except (BrokenExecutor, CancelledError) as error:
+            self._drop_broken()
+            raise CotuneError("a worker of the party ended: out of memory?") from error
+
     def cancel(self) -> None:
         """Give up all jobs; hung fits are ended with their processes.
 
@@ -107,7 +124,7 @@ class Workers:
     def _result(self, job: Job, future: Future[Fitted] | None, alone: _Alone) -> Fitted:
         try:
             if future is not None:
-                return _fitted(future, alone.given_up)
+                return _awaited(future, alone.given_up)
         except (BrokenExecutor, CancelledError):
             pass
         except Exception as error:  # a foreign executor has its own words for a lost worker
@@ -142,7 +159,8 @@ class _Alone:
     def run(self, job: Job) -> Fitted:
         self._pool = self._pool or _pool(1)
         try:
-            return _fitted(self._pool.submit(run_job, job), self.given_up)
+            future: Future[Fitted] = self._pool.submit(run_job, job)
+            return _awaited(future, self.given_up)
         except BrokenExecutor:
             self.close()
             return Fitted((), 0.0, DIED)
@@ -153,7 +171,7 @@ class _Alone:
             self._pool = None
 
 
-def _fitted(future: Future[Fitted], given_up: Future[None]) -> Fitted:
+def _awaited(future: Future[T], given_up: Future[None]) -> T:
     either: tuple[Future[Any], ...] = (future, given_up)
     wait(either, return_when=FIRST_COMPLETED)
     _check(given_up)

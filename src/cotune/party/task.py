@@ -1,0 +1,93 @@
+"""What every task is made of: its reply, the terms of a sum, and what it discloses."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from cotune.errors import CotuneError
+
+if TYPE_CHECKING:
+    from cotune.party.party import Party
+    from cotune.problem import Problem
+
+#: A power of two, so that a value rounded to it times a number of rows is exact in floating point:
+#: totals then do not depend on the order of the parties, nor on how they were added up.
+RESOLUTION = 2.0**-30
+
+
+class Term(msgspec.Struct, frozen=True):
+    """One vector of a sum: how long, within which bounds, to which resolution, weighted or not.
+
+    The bounds and the resolution make exact fixed-point arithmetic possible, which the private
+    ways of adding need; the plain way rounds and checks just the same, so all give one result.
+    """
+
+    length: int
+    low: float
+    high: float
+    resolution: float
+    weighted: bool = False
+
+    def rounded(self, values: np.ndarray, name: str) -> np.ndarray:
+        if values.shape != (self.length,) or not self.holds(values, 1.0):
+            raise CotuneError(f"the party's own term {name} is out of its bounds")
+        return np.round(values / self.resolution) * self.resolution
+
+    def holds(self, values: np.ndarray, factor: float) -> bool:
+        slack = self.resolution * factor
+        inside = (values >= self.low * factor - slack) & (values <= self.high * factor + slack)
+        return bool(np.all(inside))  # NaN compares false
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a task returns. Gathered it travels whole; summed, only its terms do."""
+
+
+class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    """A message that a party performs."""
+
+    #: What the coordinator learns from one party's reply, in words for a privacy officer.
+    discloses: ClassVar[str]
+    reply: ClassVar[type[Reply]]
+    #: Whether the party must have been told the problem before.
+    needs_problem: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lower()
+
+    @abstractmethod
+    def perform(self, party: Party) -> Reply:
+        """What the party does, on its own rows."""
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        """The fields of the reply that can be summed; none by default."""
+        raise CotuneError(f"the task {self.name} has no terms to sum: use gather")
+
+    def most_fits(self, problem: Problem) -> int:
+        """An upper bound of the fits at one party, known before the round is begun."""
+        return 0
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        """An upper bound of the size of one party's reply, where it can be known; else 0."""
+        return 0
+
+    def check(self, reply: Any, problem: Problem | None) -> None:
+        """Raise `Malformed` if a gathered reply does not answer this task."""
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """A learner and its parameters, to be judged on a fraction of each party's rows."""
+
+    learner: str
+    params: dict[str, bool | int | float | str | None]
+    fraction: float = 1.0
+
+
+def most_summed_bytes(terms: dict[str, Term]) -> int:
+    """The size of one party's part of a sum, at most."""
+    return 128 + 9 * sum(term.length for term in terms.values())

@@ -1,0 +1,12 @@
+"""The tasks of federated training, a file for each way of training."""
+
+from cotune.party.task import Task
+from cotune.party.train import averaging, ensemble, forest, histogram, linear
+
+TASKS: tuple[type[Task], ...] = (
+    *linear.TASKS,
+    *histogram.TASKS,
+    *forest.TASKS,
+    *averaging.TASKS,
+    *ensemble.TASKS,
+)
