@@ -257,6 +257,7 @@ def run_piece(piece: Piece, data: Path, processes: int) -> dict[str, Any]:
                 run=folder,
                 progress=False,
                 **{**options, **piece.options},
+                train=False,
             )
     here = time.process_time() - began
     figures = figures_of(outcome) | {"here_seconds": None if resumed else here}
@@ -310,18 +311,14 @@ def hits_of(
 
     from threadpoolctl import threadpool_limits
 
+    from cotune.data.encode import encode
     from cotune.learners import learner as learner_named
-    from cotune.party.inspect import encode_columns
-    from cotune.party.rows import dense_form, trees_form
 
     problem, schema = outcome.problem, outcome.problem.schema
     learner = learner_named(outcome.best_learner)
 
     def features(frame: pd.DataFrame) -> np.ndarray:
-        codes = encode_columns(frame, schema.columns)
-        if learner.features == "codes":
-            return trees_form(codes, schema)
-        return dense_form(codes, schema, problem.scaling)
+        return encode(frame, schema, learner.features, problem.scaling)
 
     train = pd.concat(list(tables), ignore_index=True)
     present, labels = np.unique(train["target"].to_numpy(), return_inverse=True)

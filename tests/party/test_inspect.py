@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 from cotune.data.schema import Column, Schema
 from cotune.errors import DataError
-from cotune.party.inspect import (
-    as_text,
-    describe,
-    encode_columns,
-    encode_target,
-    measure,
-    place,
-)
+from cotune.party.inspect import describe, measure, place
 from cotune.party.tasks import Inspect, Measure, Place
 from tests.parts import people
 
@@ -122,13 +115,6 @@ def test_what_cannot_be_used_is_said_with_the_fix(frame, task, sentence):
         describe(frame, target, task)
 
 
-def test_one_value_has_one_spelling_whatever_its_type():
-    spelled = [as_text(pd.Series(values)).tolist() for values in ([3, 4], [3.0, 4.0], ["3", "4"])]
-    assert spelled == [["3", "4"]] * 3
-    assert as_text(pd.Series([np.float32(3.0)])).tolist() == ["3"]
-    assert as_text(pd.Series([1.0, None])).isna().tolist() == [False, True]
-
-
 def test_measures_are_counts_sums_and_squares_of_what_is_there():
     frame = pd.DataFrame(
         {"n": [1.0, 3.0, np.nan], "c": ["a", None, "b"], "target": ["x", "y", "x"]}
@@ -149,23 +135,3 @@ def test_the_largest_and_the_smallest_numbers_can_be_measured(value, scaled):
     count, total, squares = measure(frame, Measure(draft, (seen.place,), Place())).numeric
     assert (count, total) == (2.0, 0.0)
     assert squares == pytest.approx(2 * scaled**2)
-
-
-def test_rows_are_encoded_in_the_order_of_the_schema():
-    frame = pd.DataFrame({"c": ["b", "new", None], "n": [1, 2, 3]})
-    columns = (Column("n", "numeric"), Column("c", "categorical", ("a", "b")))
-    encoded = encode_columns(frame, columns)
-    np.testing.assert_array_equal(encoded, [[1, 1], [2, np.nan], [3, np.nan]])
-
-
-def test_a_column_of_nothing_but_gaps_is_encoded_as_gaps():
-    frame = pd.DataFrame({"n": [None, None], "c": [np.nan, np.nan]})
-    columns = (Column("n", "numeric"), Column("c", "categorical", ("a",)))
-    assert np.isnan(encode_columns(frame, columns)).all()
-
-
-def test_a_class_that_the_schema_does_not_know_is_refused_without_naming_it():
-    schema = Schema("target", "classification", (), classes=("x",))
-    with pytest.raises(DataError, match="a class that the schema does not know") as caught:
-        encode_target(people(labels="xy"), schema)
-    assert "'y'" not in str(caught.value)

@@ -8,18 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotune.data.schema import Column, Schema
 from cotune.errors import DataError
-from cotune.party.rows import (
-    MOST_CODES,
-    MOST_ONE_HOT,
-    Rows,
-    dense_form,
-    fold_indices,
-    fraction_of,
-    open_rows,
-    trees_form,
-)
+from cotune.party.rows import Rows, fold_indices, fraction_of, open_rows
 from tests.parts import iris, people, problem_of
 
 
@@ -83,31 +73,6 @@ def test_classes_with_fewer_rows_than_folds_still_give_folds(tmp_path):
     assert len(fold_indices(rows.folder, 1.0)) == 3
 
 
-def test_dense_rows_are_standardised_filled_and_one_hot():
-    columns = (
-        Column("n", "numeric", mean=2.0, scale=4.0),
-        Column("c", "categorical", ("a", "b", "z")),
-    )
-    codes = np.array([[6.0, 1.0], [np.nan, np.nan]])
-    dense = dense_form(codes, Schema("t", "classification", columns))
-    assert dense.tolist() == [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
-
-
-def test_without_scaling_numbers_stay_as_they_are():
-    columns = (
-        Column("n", "numeric", mean=0.5, scale=4.0),
-        Column("c", "categorical", ("a", "b")),
-    )
-    codes = np.array([[6.0, 1.0], [-2.25, 0.0], [np.nan, np.nan]])
-    dense = dense_form(codes, Schema("t", "classification", columns), "none")
-    assert dense.tolist() == [[6.0, 0.0, 1.0], [-2.25, 1.0, 0.0], [0.5, 0.0, 0.0]]
-
-
-def test_without_scaling_numbers_keep_all_their_digits():
-    schema = Schema("t", "classification", (Column("n", "numeric", mean=1e6, scale=1.0),))
-    assert dense_form(np.array([[0.1]]), schema, "none").tolist() == [[0.1]]
-
-
 def test_the_problem_says_whether_rows_are_scaled(tmp_path):
     frame = iris()
     forms = []
@@ -119,16 +84,6 @@ def test_the_problem_says_whether_rows_are_scaled(tmp_path):
     np.testing.assert_allclose(forms[0].mean(axis=0), 0.0, atol=1e-9)
     np.testing.assert_allclose(forms[0].std(axis=0), 1.0, rtol=1e-6)
     np.testing.assert_allclose(forms[1], frame.drop(columns="target"), rtol=1e-12)
-
-
-def test_very_wide_columns_are_narrowed_to_their_frequent_categories():
-    column = Column("c", "categorical", tuple(map(str, range(600))))
-    schema = Schema("t", "classification", (column,))
-    codes = np.array([[0.0], [400.0], [599.0], [np.nan]])
-    assert dense_form(codes, schema).shape == (4, MOST_ONE_HOT)
-    np.testing.assert_array_equal(
-        trees_form(codes, schema)[:, 0], [0, MOST_CODES - 1, MOST_CODES - 1, np.nan]
-    )
 
 
 def test_columns_in_another_order_give_the_same_rows(tmp_path):

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from cotune.data.schema import Column, Schema, has_classes, is_number
+from cotune.data.encode import as_text
+from cotune.data.schema import has_classes, is_number
 from cotune.errors import DataError
 from cotune.party.tasks import Description, Inspect, Measure, Measures, Place, SeenColumn
 
@@ -121,50 +122,3 @@ def _present(values: pd.Series) -> np.ndarray:
     numbers: np.ndarray = values.to_numpy(dtype=float, na_value=np.nan)
     present: np.ndarray = numbers[~np.isnan(numbers)]
     return present
-
-
-def as_text(values: pd.Series) -> pd.Series:
-    """Categories as text, one spelling each: 3 and 3.0 are both "3"; missing stays missing.
-
-    >>> as_text(pd.Series([3.0, None, 2.5])).tolist()
-    ['3', nan, '2.5']
-    """
-    return values.astype(object).map(_spell, na_action="ignore")
-
-
-def _spell(value: object) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def encode_columns(frame: pd.DataFrame, columns: tuple[Column, ...]) -> np.ndarray:
-    """Rows as the schema sees them: numbers as they are, categories as codes, missing as NaN.
-
-    A category that no party had when the schema was agreed counts as missing.
-    """
-    encoded = np.empty((len(frame), len(columns)))
-    for position, column in enumerate(columns):
-        values = frame[column.name]
-        if column.kind == "numeric":
-            encoded[:, position] = values.to_numpy(dtype=float, na_value=np.nan)
-        else:
-            codes = _codes(values, column.categories)
-            encoded[:, position] = np.where(codes < 0, np.nan, codes)
-    return encoded
-
-
-def encode_target(frame: pd.DataFrame, schema: Schema) -> np.ndarray:
-    """Class codes 0..k-1 in the schema's order, or the numbers of a regression."""
-    values = frame[schema.target]
-    if schema.task == "regression":
-        return values.to_numpy(dtype=float)
-    codes = _codes(values, schema.classes)
-    if (codes < 0).any():
-        raise DataError(f"the target {schema.target!r} has a class that the schema does not know")
-    return codes.astype(np.int64)
-
-
-def _codes(values: pd.Series, names: tuple[str, ...]) -> np.ndarray:
-    """Each value's position among the names; -1 where it is missing or not among them."""
-    return pd.Index(names, dtype=object).get_indexer(pd.Index(as_text(values), dtype=object))

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 
+from cotune.data.encode import encode_columns, encode_target
 from cotune.data.schema import Schema
-from cotune.party.inspect import encode_columns, encode_target
 from cotune.party.tasks import QUANTILES, Distributions
 
 #: Values that each quantile must stand for: quantiles of few rows are nearly the rows themselves.

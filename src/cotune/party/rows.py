@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
 import pandas as pd
 from sklearn.model_selection import KFold, StratifiedKFold
 
-from cotune.data.schema import Schema, has_classes
-from cotune.party.inspect import as_text, encode_columns, encode_target
-from cotune.problem import Problem, Scaling, seed_of
-
-Features = Literal["codes", "dense"]
-
-#: Trees take this many categories of a column as categories; rarer ones share the last code.
-MOST_CODES = 255
-#: One-hot columns of a column's most frequent categories; rarer ones have zeros in all.
-MOST_ONE_HOT = 32
+from cotune.data.encode import Features, as_text, encode, encode_target
+from cotune.data.schema import has_classes
+from cotune.problem import Problem, seed_of
 
 
 class Rows:
@@ -42,37 +34,7 @@ class Rows:
         path = self.folder / f"{features}.npy"
         if path.exists():
             return
-        codes = encode_columns(self._frame, self._schema.columns)
-        if features == "codes":
-            np.save(path, trees_form(codes, self._schema))
-        else:
-            np.save(path, dense_form(codes, self._schema, self._scaling))
-
-
-def trees_form(codes: np.ndarray, schema: Schema) -> np.ndarray:
-    """Codes with the rarest categories of very wide columns merged into one."""
-    categorical = [column.kind == "categorical" for column in schema.columns]
-    merged = codes.copy()
-    merged[:, categorical] = np.minimum(merged[:, categorical], MOST_CODES - 1)
-    return merged
-
-
-def dense_form(codes: np.ndarray, schema: Schema, scaling: Scaling = "standard") -> np.ndarray:
-    """Standardised numbers (missing: the mean, 0) and one-hot categories (missing: all zeros).
-
-    Without scaling numbers stay as they are, for rows that came scaled.
-    """
-    blocks = []
-    for position, column in enumerate(schema.columns):
-        values = codes[:, position]
-        if column.kind == "numeric":
-            filled = np.where(np.isnan(values), column.mean, values)
-            scaled = (filled - column.mean) / column.scale if scaling == "standard" else filled
-            blocks.append(scaled[:, None])
-        else:
-            shown = np.arange(min(len(column.categories), MOST_ONE_HOT))
-            blocks.append((values[:, None] == shown).astype(float))
-    return np.hstack(blocks)
+        np.save(path, encode(self._frame, self._schema, features, self._scaling))
 
 
 class Opened:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from cotune.data.encode import encode, encode_target
 from cotune.data.schema import Column, Schema, TaskKind
 from cotune.errors import UsageError
 from cotune.learners.contract import Learner
-from cotune.party.inspect import encode_columns, encode_target
-from cotune.party.rows import dense_form, trees_form
 from cotune.space import Space
 from cotune.testing.tables import make_tables
 
@@ -151,10 +150,8 @@ def _rows(learner: Learner) -> Iterator[tuple[Schema, np.ndarray, np.ndarray]]:
             ),
             classes=("a", "b", "c") if task == "classification" else (),
         )
-        codes = encode_columns(table, schema.columns)
-        form = trees_form if learner.features == "codes" else dense_form
-        y = encode_target(table, schema)
-        yield schema, form(codes, schema), y if task == "classification" else (y - 50) / 20
+        X, y = encode(table, schema, learner.features), encode_target(table, schema)
+        yield schema, X, y if task == "classification" else (y - 50) / 20
 
 
 def _fitted(

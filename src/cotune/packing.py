@@ -1,0 +1,175 @@
+"""A model's files: what they say, and how the estimator in them is read without running code."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from cotune.data.encode import Features, dense_form
+from cotune.data.schema import Schema
+from cotune.errors import Malformed, UsageError
+from cotune.problem import Scaling
+from cotune.stored import OF_MODELS, Untrusted, dumped, loaded
+
+#: Of the files below; a model with another is refused.
+FORMAT = 1
+MANIFEST = "model.json"
+BOOSTER: Literal["booster.json"] = "booster.json"
+ESTIMATOR: Literal["estimator.skops"] = "estimator.skops"
+
+Params = dict[str, bool | int | float | str | None]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`model.json`: everything but the estimator, and the SHA-256 of the file that holds it."""
+
+    format: int = FORMAT
+    learner: str
+    params: Params
+    schema: Schema
+    scaling: Scaling
+    features: Features
+    metric: str
+    about: dict[str, Any]
+    payload: Literal["booster.json", "estimator.skops"]
+    sha256: str
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """A model as bytes: its manifest, and its estimator."""
+
+    manifest: Manifest
+    payload: bytes
+
+    @property
+    def estimator(self) -> Any:
+        """The estimator; `UsageError` if the bytes are damaged, or not to be read."""
+        name = self.manifest.payload
+        if hashlib.sha256(self.payload).hexdigest() != self.manifest.sha256:
+            raise UsageError(
+                f"{name} is not what {MANIFEST} says: it was changed, or not wholly copied; get "
+                "the model again"
+            )
+        differing = _differing(self.manifest.about.get("versions"), versions(name))
+        try:
+            estimator = _read(self.payload, self.manifest)
+        except Untrusted as error:
+            raise UsageError(
+                f"{name} is refused, {error}. cotune reads what its own training makes: estimators "
+                "of scikit-learn and boosters of XGBoost"
+            ) from error
+        except Malformed as error:
+            hint = f"; it was made with other versions ({differing})" if differing else ""
+            raise UsageError(f"{name} cannot be read, {error}{hint}") from error
+        if differing:
+            warnings.warn(
+                f"the model was made with other versions ({differing}): install those if its "
+                "predictions must be the same to the last digit",
+                stacklevel=4,
+            )
+        return estimator
+
+    def write(self, folder: Path) -> None:
+        """The two files, the manifest last: until then a model that lay there is not valid."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / self.manifest.payload, self.payload)
+        _write(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(self.manifest)))
+        for other in {BOOSTER, ESTIMATOR} - {self.manifest.payload}:
+            (folder / other).unlink(missing_ok=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> Packed:
+        manifest = _manifest((folder / MANIFEST).read_bytes())
+        return cls(manifest, (folder / manifest.payload).read_bytes())
+
+
+def payload_of(estimator: Any) -> tuple[Literal["booster.json", "estimator.skops"], bytes]:
+    """The file that an estimator is kept in, and its content."""
+    if is_booster(estimator):
+        return BOOSTER, bytes(estimator.save_raw("json"))
+    return ESTIMATOR, dumped(estimator)
+
+
+def is_booster(estimator: Any) -> bool:
+    """Whether it is an `xgboost.Booster`, without importing XGBoost."""
+    kind = type(estimator)
+    return kind.__name__ == "Booster" and kind.__module__.startswith("xgboost")
+
+
+def versions(payload: str) -> dict[str, str]:
+    """Of the libraries that the file depends on."""
+    from cotune import __version__
+
+    names = ("xgboost", "xgboost-cpu") if payload == BOOSTER else ("scikit-learn", "numpy", "skops")
+    found = {"cotune": __version__}
+    for name in names:
+        try:
+            found[name.removesuffix("-cpu")] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _read(payload: bytes, manifest: Manifest) -> Any:
+    if manifest.payload == BOOSTER:
+        return _booster(payload)
+    columns = len(manifest.schema.columns)
+    if manifest.features == "dense":
+        columns = dense_form(np.empty((0, columns)), manifest.schema).shape[1]
+    return loaded(payload, columns, OF_MODELS)
+
+
+def _booster(payload: bytes) -> Any:
+    try:
+        import xgboost
+    except ImportError as error:
+        raise UsageError(
+            "the model needs a package that is not installed: pip install 'cotune[boost]'"
+        ) from error
+    booster = xgboost.Booster()
+    try:
+        booster.load_model(bytearray(payload))
+    except xgboost.core.XGBoostError as error:
+        raise Malformed("XGBoost does not take it") from error
+    return booster
+
+
+class _Versioned(msgspec.Struct):
+    format: int
+
+
+def _manifest(content: bytes) -> Manifest:
+    try:
+        written = msgspec.json.decode(content, type=_Versioned).format
+        if written != FORMAT:
+            raise UsageError(
+                f"the model has the format {written}, and this version of cotune reads {FORMAT}: "
+                "install the version of cotune that made it"
+            )
+        return msgspec.json.decode(content, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{MANIFEST} is not that of a model of cotune: {error}") from error
+
+
+def _differing(then: Any, now: dict[str, str]) -> str:
+    """The libraries of another version than now, patches aside; empty if there is none."""
+    written = then if isinstance(then, dict) else {}
+    return ", ".join(
+        f"{name} {written[name]}, here {there}"
+        for name, there in now.items()
+        if name in written and str(written[name]).split(".")[:2] != there.split(".")[:2]
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write whole or not at all."""
+    draft = path.with_name(path.name + ".part")
+    draft.write_bytes(content)
+    os.replace(draft, path)

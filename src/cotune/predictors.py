@@ -1,0 +1,83 @@
+"""Fitted models behind one face: class codes, probabilities or numbers from encoded rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+
+def probabilities(estimator: Any, X: np.ndarray) -> np.ndarray:
+    """One column per class that the estimator knows.
+
+    A learner without probabilities is read by the logistic function of its decision values, which
+    ranks rows as it does but is not calibrated.
+    """
+    if hasattr(estimator, "predict_proba"):
+        known: np.ndarray = estimator.predict_proba(X)
+        return known
+    decision = estimator.decision_function(X)
+    if decision.ndim == 1:
+        return np.column_stack([expit(-decision), expit(decision)])
+    scores: np.ndarray = softmax(decision, axis=1)
+    return scores
+
+
+class AllClasses(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A party's classifier, among parties that have other classes: those it lacks get 0.
+
+    Parameters
+    ----------
+    estimator
+        Fitted on the labels 0, 1, ... of the classes that its party has.
+    present
+        These classes, as codes of the schema.
+    classes
+        How many classes the schema has.
+    """
+
+    def __init__(self, estimator: Any, present: np.ndarray, classes: int) -> None:
+        self.estimator = estimator
+        self.present = present
+        self.classes = classes
+        self.classes_ = np.arange(classes)
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        whole = np.zeros((len(X), self.classes))
+        whole[:, self.present] = probabilities(self.estimator, X)
+        return whole
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        chosen: np.ndarray = self.predict_proba(X).argmax(axis=1)
+        return chosen
+
+
+class OfBooster:
+    """An `xgboost.Booster` with scikit-learn's `predict` and `predict_proba`.
+
+    Its objective gives the probability of the second class of two, or of every class; or numbers.
+    """
+
+    def __init__(self, booster: Any, classes: int) -> None:
+        self._booster = booster
+        self._classes = classes
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        if not self._classes:
+            return self._output(X)
+        chosen: np.ndarray = self.predict_proba(X).argmax(axis=1)
+        return chosen
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        output = self._output(X)
+        return np.column_stack([1.0 - output, output]) if output.ndim == 1 else output
+
+    def _output(self, X: np.ndarray) -> np.ndarray:
+        from xgboost import DMatrix
+
+        names, types = self._booster.feature_names, self._booster.feature_types
+        rows = DMatrix(X, feature_names=names, feature_types=types, enable_categorical=True)
+        output: np.ndarray = self._booster.predict(rows)
+        return output.astype(np.float64)
