@@ -127,7 +127,8 @@ def pack_terms(
     packed = {}
     for name, term in terms.items():
         vector = term.rounded(np.asarray(values[name], dtype=np.float64), name)
-        packed[name] = (vector * weight if term.weighted else vector).astype("<f8").tobytes()
+        told = vector * weight if term.weighted else vector
+        packed[name] = told.astype("<f8", copy=False).tobytes()
     return packed
 
 

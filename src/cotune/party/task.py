@@ -35,12 +35,16 @@ class Term(msgspec.Struct, frozen=True):
     def rounded(self, values: np.ndarray, name: str) -> np.ndarray:
         if values.shape != (self.length,) or not self.holds(values, 1.0):
             raise CotuneError(f"the party's own term {name} is out of its bounds")
-        return np.round(values / self.resolution) * self.resolution
+        rounded: np.ndarray = values / self.resolution
+        np.rint(rounded, out=rounded)
+        rounded *= self.resolution
+        return rounded
 
     def holds(self, values: np.ndarray, factor: float) -> bool:
-        slack = self.resolution * factor
-        inside = (values >= self.low * factor - slack) & (values <= self.high * factor + slack)
-        return bool(np.all(inside))  # NaN compares false
+        if not len(values):
+            return True
+        low, high, slack = values.min(), values.max(), self.resolution * factor  # NaN if any is
+        return bool(low >= self.low * factor - slack and high <= self.high * factor + slack)
 
 
 class Reply(msgspec.Struct, frozen=True):

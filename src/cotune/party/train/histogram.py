@@ -1,7 +1,174 @@
-"""a party's part in growing trees: bin edges and histograms."""
+"""A party's part in growing trees: counts of its values, and histograms of its gradients."""
 
 from __future__ import annotations
 
-from cotune.party.task import Task
+import hashlib
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
-TASKS: tuple[type[Task], ...] = ()
+import msgspec
+import numpy as np
+
+from cotune.party.task import Reply, Task, Term, most_summed_bytes
+from cotune.party.train.bins import counts_between, single
+from cotune.party.train.grow import SQUARES_STEP, STEPS, Split, Start
+
+if TYPE_CHECKING:
+    from cotune.party.party import Party
+    from cotune.party.train.grow_rows import Growing
+    from cotune.problem import Problem
+
+#: Rows of all parties together, at most.
+MOST_ROWS = 2.0**31
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**26)]
+
+
+class Crowds(Reply, frozen=True):
+    """How many values lie in each cell, column after column."""
+
+    counts: list[int]
+
+
+class Crowd(Task, frozen=True):
+    """Count the values of numeric columns between boundaries (packed float32, ascending)."""
+
+    discloses = (
+        "how many of its rows have a value in each cell of a grid over each numeric column; cells "
+        "with many rows are divided further, down to single values where a column has few"
+    )
+    reply = Crowds
+
+    columns: tuple[int, ...]
+    boundaries: tuple[bytes, ...]
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        cells = sum(len(packed) // 4 + 1 for packed in self.boundaries)
+        return {"counts": Term(cells, 0.0, MOST_ROWS, 1.0)}
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        return most_summed_bytes(self.terms(problem))
+
+    def perform(self, party: Party) -> Crowds:
+        began = time.thread_time()
+        known = party.training.setdefault("sorted", {})
+        counts: list[int] = []
+        for column, packed in zip(self.columns, self.boundaries, strict=True):
+            if column not in known:
+                values = party.arrays("codes")[0][:, column]
+                known[column] = np.sort(single(values[~np.isnan(values)]))
+            boundaries = np.frombuffer(packed, dtype="<f4")
+            counts += counts_between(known[column], boundaries).tolist()
+        party.bill(0, time.thread_time() - began)
+        return Crowds(counts)
+
+
+class Histograms(Reply, frozen=True):
+    """Sums over the rows of each bin, as `Grow` asks for them (arrays: they are summed only)."""
+
+    gradients: Any = ()
+    hessians: Any = ()
+    counts: Any = ()
+    squares: Any = ()
+
+
+class Grow(Task, frozen=True, omit_defaults=True):
+    """Take the splits decided last, and add up gradients over the bins of nodes.
+
+    Parameters
+    ----------
+    after
+        The digest of what was asked before. A party that was not there refuses.
+    gradients, hessians, counts
+        How many of each are to be told; 0 is none.
+    splits
+        Decided since the last message.
+    leaves
+        Given once a round's trees are finished: what their nodes predict.
+    wanted
+        The nodes to add up; once trees are finished, those of the next.
+    columns
+        That are used; none is all.
+    mask
+        Packed bits: the bins to tell, of all nodes wanted; none is all. The others are empty.
+    squares
+        The nodes of which to tell the sum of the target's squares.
+    start
+        Given at the beginning, and to a party that was not there: what to start from.
+    """
+
+    discloses = (
+        "for groups of rows that fall into the same bins of a few columns (the nodes of a tree), "
+        "how many rows of each bin of each column it has there, and the sum of what the model "
+        "still gets wrong on them and of its curvature; of small groups, these tell much of the "
+        "single rows' targets"
+    )
+    reply = Histograms
+
+    after: str
+    gradients: Count = 0
+    hessians: Count = 0
+    counts: Count = 0
+    splits: tuple[Split, ...] = ()
+    leaves: tuple[tuple[int, float], ...] = ()
+    wanted: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+    mask: bytes = b""
+    squares: tuple[int, ...] = ()
+    start: Start | None = None
+
+    @property
+    def digest(self) -> str:
+        """Names what was asked up to here, whether or not it was told from the start."""
+        encoded = msgspec.msgpack.encode(msgspec.structs.replace(self, start=None))
+        return hashlib.blake2b(encoded, digest_size=12).hexdigest()
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        assert problem is not None
+        step, _ = STEPS[problem.task]
+        terms = {
+            "gradients": Term(self.gradients, -MOST_ROWS, MOST_ROWS, step),
+            "hessians": Term(self.hessians, 0.0, MOST_ROWS, step),
+            "counts": Term(self.counts, 0.0, MOST_ROWS, 1.0),
+            "squares": Term(len(self.squares), 0.0, MOST_ROWS, SQUARES_STEP),
+        }
+        return {name: term for name, term in terms.items() if term.length}
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        return most_summed_bytes(self.terms(problem))
+
+    def perform(self, party: Party) -> Histograms:
+        from cotune.party.party import Refuse
+        from cotune.party.train.grow_rows import Growing
+
+        digest = self.digest
+        known, answered, growing = party.training.get("grow", ("", None, None))
+        if known == digest and answered is not None:
+            return answered  # type: ignore[no-any-return]
+        began = time.thread_time()
+        if self.start is not None:
+            party.training = {}
+            growing = Growing(party, self.start)
+        elif known != self.after or growing is None:
+            raise Refuse("no_state", "the party was not there when the trees grew up to here")
+        party.training["grow"] = ("", None, None)  # should it fail on the way
+        answer = self._answer(growing, len(party.problem.schema.columns))
+        party.training["grow"] = (digest, answer, growing)
+        party.bill(0, time.thread_time() - began)
+        return answer
+
+    def _answer(self, growing: Growing, columns: int) -> Histograms:
+        growing.divide(self.splits)
+        if self.leaves:
+            growing.finish(self.leaves)
+        told: dict[str, Any] = {}
+        if self.wanted:
+            sizes = {"gradients": self.gradients, "hessians": self.hessians, "counts": self.counts}
+            names = [name for name, size in sizes.items() if size]
+            used = self.columns or range(columns)
+            found = growing.histograms(self.wanted, used, self.mask, names)
+            told = dict(zip(names, found, strict=True))
+        return Histograms(**told, squares=growing.squares(self.squares))
+
+
+TASKS: tuple[type[Task], ...] = (Crowd, Grow)

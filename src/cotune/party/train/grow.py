@@ -1,0 +1,75 @@
+"""What is told of growing trees: their splits, the finished ones, and what to start from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from cotune.party.train.bins import Bins
+
+if TYPE_CHECKING:
+    from cotune.data.schema import TaskKind
+
+#: The step to which every row's gradient and curvature are rounded, a power of two, and the most
+#: they may be. All are exact in single precision, and all sums in double: totals do not depend on
+#: the order of the rows. A regression's are in deviations of the target.
+STEPS: dict[TaskKind, tuple[float, float]] = {
+    "classification": (2.0**-20, 1.0),
+    "regression": (2.0**-16, 2.0**8),
+}
+#: The step of the squares of a regression's target.
+SQUARES_STEP = 2.0**-20
+
+
+class Split(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Sends the rows of a node up to a bin to the left; of categories, all but those in `right`.
+
+    Nodes are numbered: the roots first, then the two that each split makes, left before right.
+    """
+
+    node: int
+    column: int
+    bin: int
+    missing_left: bool
+    right: bytes = b""
+
+
+class Tree(msgspec.Struct, frozen=True, array_like=True):
+    """A finished tree with the root 0: its splits, and the values of the nodes that are leaves.
+
+    `gains` and `covers` say of each split how far it reduced the loss and how much it divided.
+    """
+
+    splits: tuple[Split, ...]
+    leaves: tuple[tuple[int, float], ...]
+    gains: tuple[float, ...] = ()
+    covers: tuple[float, ...] = ()
+
+
+class Start(msgspec.Struct, frozen=True):
+    """All that a party must know to take part, also in the middle of the work.
+
+    Parameters
+    ----------
+    target
+        What is added up: gradients of a loss (`boost`), or the target itself (`class`, `value`).
+    bins
+        Of the columns.
+    base
+        What is predicted before the first tree, for each tree of a round.
+    share, every
+        The share of its rows that a party draws, anew every so many rounds.
+    trees
+        The finished rounds, each with its trees: one, or one per class.
+    splits
+        Of the trees that are under way.
+    """
+
+    target: Literal["boost", "class", "value"]
+    bins: Bins
+    base: tuple[float, ...] = (0.0,)
+    share: float = 1.0
+    every: int = 1
+    trees: tuple[tuple[Tree, ...], ...] = ()
+    splits: tuple[Split, ...] = ()

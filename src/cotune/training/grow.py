@@ -1,0 +1,218 @@
+"""Growing the trees of one boosting round: those of all classes in the same messages."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cotune.party.train.grow import Split, Tree
+from cotune.training.grow_ask import Answered, Asker, Finished, Layout
+from cotune.training.grow_rules import Rules
+from cotune.training.grow_split import HESSIAN, Found, best_splits, drawn, leaf_value
+
+
+@dataclass
+class Node:
+    """A node of a tree, which may or may not come to be part of it.
+
+    `known` says that its best split was looked for; `found` is None where there is none.
+    """
+
+    depth: int
+    sums: np.ndarray
+    histogram: np.ndarray | None = None
+    answered: Answered | None = None
+    known: bool = False
+    found: Found | None = None
+    children: tuple[int, int] | None = None
+
+
+class Growth:
+    """The nodes of one round's trees, numbered as the parties number them."""
+
+    def __init__(
+        self, asker: Asker, rules: Rules, layout: Layout, roots: int, seeds: Sequence[int]
+    ) -> None:
+        self._asker = asker
+        self._rules = rules
+        self._layout = layout
+        self._seeds = seeds
+        self._roots = range(roots)
+        self._nodes = [Node(0, np.empty(0)) for _ in self._roots]
+        self._unsaid: list[Split] = []
+
+    def grow(self, before: Finished | None) -> Finished:
+        """Ask until all trees are grown; the parties are told first of the round before.
+
+        A message asks for the children of all nodes that can still be divided. If leaves are
+        limited, some of them will lose their place to nodes not seen yet: that costs bytes, and
+        saves a message for every leaf.
+        """
+        histograms, answered = self._asker.ask(self._layout, self._roots, finished=before)
+        self._note(list(self._roots), histograms, answered)
+        taken: dict[int, list[int]] = {}
+        while len(taken) < len(self._roots):
+            wanted: list[int] = []
+            for root in self._roots:
+                if root in taken:
+                    continue
+                chosen, to_divide, certain = self._replayed(root)
+                children = [child for node in to_divide for child in self._divided(node)]
+                if certain:
+                    taken[root] = chosen
+                else:
+                    wanted += children
+            if wanted:
+                self._explore(wanted)
+        return self._finished([taken[root] for root in self._roots])
+
+    def _replayed(self, root: int) -> tuple[list[int], list[int], bool]:
+        """Divide the node of the largest gain, again and again, as far as gains are known.
+
+        Returns the nodes that are divided in the tree, those to be divided now, and whether the
+        tree is certain. A node that so many others come before that there is room for no more
+        leaves is left alone: what is not known yet can only push it back further.
+        """
+        most = self._rules.leaves or 2**31
+        queue = self._queued([root])
+        leaves, certain = 1, True
+        taken: list[int] = []
+        to_divide: list[int] = []
+        while queue and leaves < most:
+            number = heapq.heappop(queue)[1]
+            leaves += 1
+            children = self._nodes[number].children
+            ready = children is not None and all(self._nodes[c].known for c in children)
+            if children is None and (leaves < most or certain):
+                to_divide.append(number)
+            certain = certain and (ready or leaves == most)
+            if certain:
+                taken.append(number)
+            if children is not None and ready:
+                for entry in self._queued(children):
+                    heapq.heappush(queue, entry)
+        return taken, to_divide, certain
+
+    def _queued(self, numbers: Sequence[int]) -> list[tuple[float, int]]:
+        found = [(self._nodes[number].found, number) for number in numbers]
+        return [(-split.gain, number) for split, number in found if split is not None]
+
+    def _divided(self, number: int) -> list[int]:
+        """Make the children of a node; of two, the smaller is to be asked for, if any."""
+        node = self._nodes[number]
+        assert node.found is not None
+        first = len(self._nodes)
+        for sums in (node.found.left, node.found.right):
+            child = Node(node.depth + 1, sums)
+            child.known = self._is_closed(child)
+            self._nodes.append(child)
+        node.children = (first, first + 1)
+        self._unsaid.append(node.found.split(number))
+        if all(self._nodes[child].known for child in node.children):
+            return []
+        left_is_smaller = node.found.left[-1] <= node.found.right[-1]
+        return [first if left_is_smaller else first + 1]
+
+    def _is_closed(self, node: Node) -> bool:
+        rules = self._rules
+        return (
+            node.depth == rules.depth
+            or (rules.counted and node.sums[-1] < 2 * rules.min_rows)
+            or node.sums[HESSIAN] * rules.curvature < 2 * rules.min_hessian
+        )
+
+    def _explore(self, wanted: Sequence[int]) -> None:
+        """Ask for the smaller children. The others have what is left of the parent's rows.
+
+        Not, though, if other parties answered for the parent than for the child: then both are
+        asked for once more.
+        """
+        parents = {c: node for node in self._nodes if node.children for c in node.children}
+        within = [self._counts(parents[number]) for number in wanted] if self._rules.counted else []
+        histograms, answered = self._asker.ask(
+            self._layout, wanted, splits=self._unsaid, within=within
+        )
+        self._unsaid = []
+        numbers: list[int] = []
+        found: list[np.ndarray] = []
+        whose: list[Answered] = []
+        again: list[int] = []
+        for i, number in enumerate(wanted):
+            parent = parents[number]
+            assert parent.children is not None
+            assert parent.histogram is not None
+            if parent.answered == answered[i]:
+                numbers += [number, sum(parent.children) - number]
+                found += [histograms[:, i], parent.histogram - histograms[:, i]]
+                whose += [answered[i]] * 2
+            else:
+                again += parent.children
+            parent.histogram = None
+        if numbers:
+            self._note(numbers, np.stack(found, axis=1), whose)
+        if again:
+            self._note(again, *self._asker.ask(self._layout, again))
+
+    def _counts(self, node: Node) -> np.ndarray:
+        assert node.histogram is not None
+        counts: np.ndarray = node.histogram[-1]
+        return counts
+
+    def _note(
+        self, numbers: list[int], histograms: np.ndarray, answered: Sequence[Answered]
+    ) -> None:
+        """Keep the histograms, and look for the best splits of nodes that may be divided."""
+        sums = histograms[:, :, 0].sum(axis=-1)
+        fresh = []
+        for i, number in enumerate(numbers):
+            node = self._nodes[number]
+            node.sums = sums[:, i]
+            if not node.known:
+                node.histogram, node.answered = histograms[:, i], answered[i]
+                fresh.append(i)
+        chosen = histograms if len(fresh) == len(numbers) else histograms[:, fresh]
+        nodes = [numbers[i] for i in fresh]
+        if not nodes:
+            return
+        splits = best_splits(chosen, self._layout, self._rules, self._allowed(nodes))
+        for number, found in zip(nodes, splits, strict=True):
+            self._nodes[number].known = True
+            self._nodes[number].found = found
+
+    def _allowed(self, nodes: Sequence[int]) -> np.ndarray | None:
+        """Which columns may divide each node, where they are drawn anew for each."""
+        if self._rules.features >= 1.0:
+            return None
+        allowed = np.zeros((len(nodes), len(self._layout.columns)), dtype=bool)
+        for i, number in enumerate(nodes):
+            seeds = (*self._seeds, number)
+            allowed[i, drawn(self._rules.features, len(self._layout.columns), seeds)] = True
+        return allowed
+
+    def _finished(self, taken: Sequence[Sequence[int]]) -> Finished:
+        """The trees with nodes numbered anew, and the leaves as the parties know them."""
+        trees = []
+        leaves: list[tuple[int, float]] = []
+        for root, divided in zip(self._roots, taken, strict=True):
+            inside = set(divided)
+            order = [root]  # by the new numbers
+            splits, gains, covers = [], [], []
+            own_leaves: list[tuple[int, float]] = []
+            for new, number in enumerate(order):
+                node = self._nodes[number]
+                if number in inside:
+                    assert node.found is not None
+                    assert node.children is not None
+                    splits.append(node.found.split(new))
+                    gains.append(node.found.gain)
+                    covers.append(float(node.sums[HESSIAN]) * self._rules.curvature)
+                    order += node.children
+                else:
+                    value = leaf_value(node.sums, self._rules)
+                    leaves.append((number, value))
+                    own_leaves.append((new, value))
+            trees.append(Tree(tuple(splits), tuple(own_leaves), tuple(gains), tuple(covers)))
+        return Finished(tuple(trees), tuple(self._unsaid), tuple(leaves))

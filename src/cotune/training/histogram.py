@@ -1,0 +1,106 @@
+"""Boosted trees grown on all parties' rows: the parties add up gradients, in bins that all share.
+
+The trees are those that would be grown on the rows in one place with the same bins, bit for bit:
+every row's gradient is rounded before it is added up, so that all sums are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cotune import learners
+from cotune.data.schema import Schema
+from cotune.federation.federation import Federation
+from cotune.party.task import Configuration
+from cotune.party.train.grow import Start, Tree
+from cotune.problem import Problem, seed_of
+from cotune.training import Stage
+from cotune.training.bins import shared_bins
+from cotune.training.booster import booster
+from cotune.training.grow import Growth
+from cotune.training.grow_ask import Asker, Finished, Layout, Told
+from cotune.training.grow_rules import Rules, rules_of
+from cotune.training.grow_split import drawn
+
+#: Rounds of boosting between two checkpoints.
+EVERY = 10
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What a checkpoint holds: what the parties know, and the last round, which they do not yet."""
+
+    told: Told
+    last: Finished | None = None
+
+    @property
+    def trees(self) -> tuple[tuple[Tree, ...], ...]:
+        return self.told.trees + ((self.last.trees,) if self.last else ())
+
+
+def histogram(
+    federation: Federation, problem: Problem, configuration: Configuration
+) -> Generator[Stage, None, Any]:
+    """Train `hgb`, `xgboost` or `lightgbm`; the model is an `xgboost.Booster` for all three."""
+    learners.require(learners.learner("xgboost"))
+    schema, name = problem.schema, configuration.learner
+    params = problem.defaults(name) | configuration.params
+    rules = _in_deviations(rules_of(name, params, len(schema.classes)), schema)
+    seed = seed_of(problem.seed, "histogram", name)
+    progress = _restored(federation.restored()) or _begun(federation, problem, rules)
+    asker = Asker(
+        federation,
+        progress.told,
+        pairs=1,
+        hessians=schema.task == "classification",
+        counts=rules.counted or schema.task == "regression",
+    )
+    start = progress.told.start
+    for number in range(len(progress.trees), rules.rounds):
+        columns = range(len(start.bins.sizes))
+        if rules.columns < 1.0:
+            columns = drawn(rules.columns, len(columns), (seed, number)).tolist()
+        layout = Layout(start.bins, tuple(columns))
+        growth = Growth(asker, rules, layout, len(start.base), (seed, number))
+        last = growth.grow(progress.last)
+        progress = Progress(asker.told, last)
+        done = number + 1
+        if done % EVERY == 0 or done == rules.rounds:
+            federation.checkpoint(msgspec.msgpack.encode(progress))
+        yield Stage(done, rules.rounds)
+    return booster(schema, start.bins, start.base, progress.trees)
+
+
+def _begun(federation: Federation, problem: Problem, rules: Rules) -> Progress:
+    bins = shared_bins(federation, problem, codes_are_numbers=False)
+    base = _base(problem.schema)
+    return Progress(Told(Start("boost", bins, base, rules.rows, rules.every)))
+
+
+def _restored(saved: bytes | None) -> Progress | None:
+    return msgspec.msgpack.decode(saved, type=Progress) if saved is not None else None
+
+
+def _base(schema: Schema) -> tuple[float, ...]:
+    """What is predicted before the first tree: log-odds of the classes, or the mean (0)."""
+    if schema.task == "regression":
+        return (0.0,)
+    rows = np.maximum(schema.class_rows or [1] * len(schema.classes), 1)
+    logs = np.log(rows / rows.sum())
+    if len(rows) == 2:
+        return (float(np.float32(logs[1] - logs[0])),)
+    return tuple(float(np.float32(value)) for value in logs)
+
+
+def _in_deviations(rules: Rules, schema: Schema) -> Rules:
+    """The rules for a target in deviations from its mean: gradients are, and gains are squares."""
+    if schema.task == "classification":
+        return rules
+    scale = schema.target_scale
+    least = rules.min_gain if rules.min_gain <= 1e-6 else rules.min_gain / math.pow(scale, 2)
+    return replace(rules, l1=rules.l1 / scale, min_gain=least)
