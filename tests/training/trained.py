@@ -1,0 +1,53 @@
+"""What the tests of training share: a whole training, and one that is killed and resumed."""
+
+from __future__ import annotations
+
+from cotune.data.encode import encode, encode_target
+from cotune.federation.journal import Journal
+from cotune.party.task import Configuration
+from cotune.problem import Budget
+from cotune.training import trainer
+from tests.parts import federation_of, problem_of
+
+
+def run(federation, problem, learner, params, stages=None):
+    """The fitted estimator; or None, given up after a number of stages."""
+    steps = trainer(learner)(federation, problem, Configuration(learner, params))
+    seen = []
+    while stages is None or len(seen) < stages:
+        try:
+            seen.append(next(steps))
+        except StopIteration as end:
+            assert [stage.done for stage in seen] == sorted(stage.done for stage in seen)
+            assert all(0 < stage.done <= stage.of for stage in seen)
+            return end.value
+    return None
+
+
+def trained(tables, learner, params, problem=None, *, journal=None, stages=None, **settings):
+    """The estimator, its problem, and the ledger of the training alone."""
+    problem = problem or problem_of(*tables.values(), learners=(learner,), **settings)
+    with federation_of(tables) as base:
+        federation = base.for_run("run", journal or Journal(), Budget())
+        federation.problem = problem
+        return run(federation, problem, learner, params, stages), problem, federation.ledger
+
+
+def resumed(tables, learner, params, problem, path, stages):
+    """As `trained`, by a coordinator that was killed after so many stages."""
+    for some in (stages, None):
+        journal = Journal(path)
+        result = trained(tables, learner, params, problem, journal=journal, stages=some)
+        journal.close()
+    return result
+
+
+def rows_of(frame, problem):
+    """The encoded rows of all parties in one place, and their target."""
+    X = encode(frame, problem.schema, "dense", problem.scaling)
+    return X, encode_target(frame, problem.schema)
+
+
+def known_rounds(ledger):
+    """What a resumed run must have in its ledger too."""
+    return [(entry.number, entry.task, entry.asked, entry.bytes_up) for entry in ledger]
