@@ -106,6 +106,7 @@ def worked(folder: Path, key: dict[str, Any], processes: int) -> dict[str, Any]:
             trials=key["central"],
             folds=key["folds"],
             seed=SEED,
+            train=False,
         )
     best = sorted(central.trials, key=lambda trial: trial.loss)[:5]
     scores = {name: _score(learner, params, pooled, test) for name, params in chosen.items()}

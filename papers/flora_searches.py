@@ -83,6 +83,7 @@ def flora(
             metric="balanced_accuracy",
             progress=False,
             **options,
+            train=False,
         )
     ledger = outcome.ledger
     return {

@@ -460,3 +460,51 @@ def test_show_of_no_run_is_refused(folder):
     result = run("show", "nothing")
     assert result.exit_code == 2
     assert "there is no run in nothing" in result.stderr
+
+
+# Models
+
+
+def test_predict_writes_a_row_for_each_row(finished, tmp_path):
+    data = str(finished.parent.parent / "gaps.csv")
+    printed = run("predict", str(finished), data)
+    assert printed.exit_code == 0, printed.output
+    lines = printed.stdout.splitlines()
+    assert lines[0] == "prediction,probability 0,probability 1,probability 2"
+    assert len(lines) == 1 + len(pd.read_csv(data))
+    for name in ("out.csv", "out.parquet"):
+        assert run("predict", str(finished), data, "--out", str(tmp_path / name)).exit_code == 0
+    written = pd.read_csv(tmp_path / "out.csv")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out.parquet"), written)
+    assert (written["prediction"] == pd.read_csv(data)["target"]).mean() > 0.8
+
+
+def test_predict_refuses_what_it_cannot_do(finished, folder):
+    data = str(finished.parent.parent / "gaps.csv")
+    for arguments, said in (
+        ((str(finished), data, "--out", "out.txt"), "a file that ends in .csv or .parquet"),
+        ((str(finished), "sklearn:wine"), "lacks columns of the model"),
+        (("nothing", data), "there is no model in nothing"),
+    ):
+        result = run("predict", *arguments)
+        assert result.exit_code in (2, 3)
+        assert said in result.stderr
+
+
+def test_evaluate_shows_what_joining_gained(folder):
+    run("tune", "iris.csv", *QUICK, "--holdout", "0.3", "--run", "one", "--quiet")
+    shown = json.loads(run("evaluate", "one", "--json", "--quiet").stdout)
+    assert [party["party"] for party in shown["parties"]] == ["party-1", "party-2", "party-3"]
+    assert shown["total"]["rows"] == 18
+    assert shown["total"]["gained"] == shown["total"]["joint"] - shown["total"]["own"]
+    assert "gained" in run("evaluate", "one", "--quiet").stdout
+
+
+def test_evaluate_without_rows_set_aside_says_how_to_get_them(finished):
+    assert "tune with --holdout" in refusal("evaluate", str(finished), code=2)
+
+
+def test_a_run_without_training_has_no_model(folder):
+    result = run("tune", "iris.csv", *QUICK, "--no-train", "--run", "one", "--json", "--quiet")
+    assert json.loads(result.stdout)["model"] is None
+    assert "there is no model" in run("predict", "one", "iris.csv").stderr

@@ -18,7 +18,9 @@ LEARNERS = ["decision_tree", "logistic_regression"]
 @pytest.fixture(scope="module")
 def outcome():
     with federation_of(parts(iris(90))) as federation:
-        return cotune.tune(federation, learners=LEARNERS, trials=3, folds=2, metric="accuracy")
+        return cotune.tune(
+            federation, learners=LEARNERS, trials=3, folds=2, metric="accuracy", train=False
+        )
 
 
 def test_the_best_is_the_trial_of_least_loss_and_the_earliest_of_equals(outcome):
@@ -32,7 +34,9 @@ def test_the_best_is_the_trial_of_least_loss_and_the_earliest_of_equals(outcome)
 
 def test_an_error_is_shown_as_it_is():
     with federation_of(parts(diabetes())) as federation:
-        outcome = cotune.tune(federation, "defaults", learners=["decision_tree"], folds=2)
+        outcome = cotune.tune(
+            federation, "defaults", learners=["decision_tree"], folds=2, train=False
+        )
     assert outcome.best_value == outcome.best_loss > 1
     assert outcome.leaderboard().loc[0, "rmse"] == outcome.best_value
 
@@ -65,7 +69,7 @@ def test_failed_trials_are_counted_and_their_reason_is_shown(registry):
     register_learner(Raising())
     with federation_of(parts(iris(90))) as federation:
         outcome = cotune.tune(
-            federation, "defaults", learners=["raising", "decision_tree"], folds=2
+            federation, "defaults", learners=["raising", "decision_tree"], folds=2, train=False
         )
     assert outcome.best_learner == "decision_tree"
     assert outcome.leaderboard()["failed"].tolist() == [0, 1]

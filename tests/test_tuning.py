@@ -61,6 +61,7 @@ def test_the_loss_is_what_cross_val_score_gives_at_each_party(weights):
             folds=4,
             weights=weights,
             seed=5,
+            train=False,
         )
     folds = StratifiedKFold(4, shuffle=True, random_state=5)
     tree = DecisionTreeClassifier(random_state=5)
@@ -76,7 +77,7 @@ def test_the_same_run_gives_the_same_outcome():
     outcomes = []
     for _ in range(2):
         with simulate(people(90), split="dirichlet:1.0") as federation:
-            outcomes.append(cotune.tune(federation, **QUICK))
+            outcomes.append(cotune.tune(federation, **QUICK, train=False))
     assert told(outcomes[0]) == told(outcomes[1])
 
 
@@ -84,14 +85,14 @@ def test_worker_processes_give_the_same_losses_as_a_thread(pool):
     outcomes = []
     for executor in (pool, threads()):
         with cotune.simulate(people(90), executor=executor) as federation:
-            outcomes.append(cotune.tune(federation, **QUICK))
+            outcomes.append(cotune.tune(federation, **QUICK, train=False))
     assert told(outcomes[0]) == told(outcomes[1])
 
 
 def test_an_executor_of_dask_gives_the_same_losses(pool, tmp_path):
     distributed = pytest.importorskip("distributed")
     with cotune.simulate(iris(), executor=pool) as federation:
-        expected = told(cotune.tune(federation, **QUICK))
+        expected = told(cotune.tune(federation, **QUICK, train=False))
     with (
         distributed.Client(
             n_workers=1,
@@ -103,12 +104,12 @@ def test_an_executor_of_dask_gives_the_same_losses(pool, tmp_path):
         ) as client,
         cotune.simulate(iris(), executor=client.get_executor(), timeout=60) as federation,
     ):
-        assert told(cotune.tune(federation, **QUICK)) == expected
+        assert told(cotune.tune(federation, **QUICK, train=False)) == expected
 
 
 def test_one_party_is_a_federation_too():
     with federation_of(parts(people(), 1)) as federation:
-        assert cotune.tune(federation, **QUICK).trials[0].parties == 1
+        assert cotune.tune(federation, **QUICK, train=False).trials[0].parties == 1
 
 
 def test_parties_may_lack_classes_and_categories_and_order_their_columns_as_they_like():
@@ -119,27 +120,33 @@ def test_parties_may_lack_classes_and_categories_and_order_their_columns_as_they
     }
     for metric in ("balanced_accuracy", "log_loss", "roc_auc"):
         with federation_of(tables) as federation:
-            outcome = cotune.tune(federation, **QUICK, metric=metric)
+            outcome = cotune.tune(federation, **QUICK, metric=metric, train=False)
         assert all(not trial.reasons for trial in outcome.trials)
         assert all(trial.parties == 3 for trial in outcome.trials)
 
 
 def test_regression_is_tuned_in_the_targets_unit():
     with federation_of(parts(diabetes())) as federation:
-        outcome = cotune.tune(federation, learners=["decision_tree"], trials=5, folds=3)
+        outcome = cotune.tune(
+            federation, learners=["decision_tree"], trials=5, folds=3, train=False
+        )
     assert outcome.problem.metric_name == "rmse"
     assert 40 < outcome.best_value < 90
 
 
 def test_a_learner_may_be_named_without_a_list():
     with federation_of(TABLES) as federation:
-        outcome = cotune.tune(federation, "defaults", learners="decision_tree", folds=2)
+        outcome = cotune.tune(
+            federation, "defaults", learners="decision_tree", folds=2, train=False
+        )
     assert outcome.best_learner == "decision_tree"
 
 
 def test_two_runs_on_one_federation_do_not_disturb_each_other():
     with federation_of(TABLES) as federation:
-        first, other, again = (cotune.tune(federation, **QUICK, seed=seed) for seed in (0, 1, 0))
+        first, other, again = (
+            cotune.tune(federation, **QUICK, seed=seed, train=False) for seed in (0, 1, 0)
+        )
     assert told(first) == told(again)
     assert told(first) != told(other)
 
@@ -148,7 +155,12 @@ def test_a_fit_that_ends_its_process_is_a_failed_trial_not_a_crash(registry):
     register_learner(Exiting())
     with cotune.simulate(iris(60), parties=1, processes=1) as federation:
         outcome = cotune.tune(
-            federation, learners=["exiting"], trials=1, folds=2, fixed={"exiting": {"depth": 1}}
+            federation,
+            learners=["exiting"],
+            trials=1,
+            folds=2,
+            fixed={"exiting": {"depth": 1}},
+            train=False,
         )
     assert outcome.trials[0].reasons == {REASONS[3]: 1}
     assert outcome.best_loss == 1.0
@@ -163,7 +175,9 @@ def test_a_party_that_is_absent_for_a_while_is_missed_only_then():
         return Refusal("timeout", "no reply within 5 seconds") if late else reply
 
     with unreliable(TABLES, change) as federation:
-        outcome = cotune.tune(federation, learners=["decision_tree"], trials=5, folds=2)
+        outcome = cotune.tune(
+            federation, learners=["decision_tree"], trials=5, folds=2, train=False
+        )
     assert [trial.parties for trial in outcome.trials] == [3, 2, 2, 3, 3]
     assert [(f.round, f.party, f.code) for f in outcome.ledger.failures] == [
         (4, "party-2", "timeout")
@@ -178,10 +192,10 @@ def test_a_run_that_loses_its_quorum_can_be_resumed(tmp_path):
         unreliable(TABLES, change) as federation,
         pytest.raises(FederationError, match="0 of 3 parties answered"),
     ):
-        cotune.tune(federation, **QUICK, run=tmp_path / "run")
+        cotune.tune(federation, **QUICK, run=tmp_path / "run", train=False)
     with federation_of(TABLES) as federation:
         resumed = cotune.resume(tmp_path / "run", federation)
-        whole = cotune.tune(federation, **QUICK)
+        whole = cotune.tune(federation, **QUICK, train=False)
     assert told(resumed) == told(whole)
 
 
@@ -191,7 +205,7 @@ def test_a_run_that_loses_its_quorum_can_be_resumed(tmp_path):
 @pytest.mark.parametrize("rounds", [3, 4, 6])
 def test_rounds_stay_within_the_budget(rounds):
     with federation_of(TABLES) as federation:
-        outcome = cotune.tune(federation, **QUICK, rounds=rounds)
+        outcome = cotune.tune(federation, **QUICK, rounds=rounds, train=False)
     assert outcome.ledger.rounds == rounds
     assert ("rounds is spent" in outcome.ended) == (rounds < 6)
 
@@ -199,7 +213,7 @@ def test_rounds_stay_within_the_budget(rounds):
 @pytest.mark.parametrize("fits", [12, 30, 47, 48])
 def test_fits_stay_within_the_budget(fits):
     with federation_of(TABLES) as federation:
-        outcome = cotune.tune(federation, **QUICK, fits=fits)
+        outcome = cotune.tune(federation, **QUICK, fits=fits, train=False)
     assert outcome.ledger.fits == fits // 12 * 12
     assert (outcome.ended == "finished") == (fits == 48)
 
@@ -207,7 +221,7 @@ def test_fits_stay_within_the_budget(fits):
 @pytest.mark.parametrize("limit", [12_000, 14_000])
 def test_bytes_stay_within_the_budget(limit):
     with federation_of(TABLES) as federation:
-        outcome = cotune.tune(federation, **(QUICK | {"trials": 40}), bytes=limit)
+        outcome = cotune.tune(federation, **(QUICK | {"trials": 40}), bytes=limit, train=False)
     assert outcome.ledger.bytes_up + outcome.ledger.bytes_down <= limit
     assert outcome.ended == f"the next round could exceed the budget of {limit} bytes"
 
@@ -215,7 +229,9 @@ def test_bytes_stay_within_the_budget(limit):
 def test_seconds_stay_within_the_budget():
     began = time.monotonic()
     with federation_of(TABLES) as federation:
-        outcome = cotune.tune(federation, learners=LEARNERS, folds=2, trials=10_000, seconds=1.5)
+        outcome = cotune.tune(
+            federation, learners=LEARNERS, folds=2, trials=10_000, seconds=1.5, train=False
+        )
     assert outcome.ledger.seconds <= 1.5
     assert time.monotonic() - began < 5
     assert "seconds is spent" in outcome.ended
@@ -224,7 +240,7 @@ def test_seconds_stay_within_the_budget():
 @pytest.mark.parametrize("trials", [1, 3])
 def test_trials_are_counted_per_learner(trials):
     with federation_of(TABLES) as federation:
-        outcome = cotune.tune(federation, **(QUICK | {"trials": trials}))
+        outcome = cotune.tune(federation, **(QUICK | {"trials": trials}), train=False)
     assert len(outcome.trials) == 2 * trials
 
 
@@ -234,7 +250,7 @@ def test_a_budget_that_allows_nothing_is_said_to_be_too_small(budget):
         federation_of(TABLES) as federation,
         pytest.raises(FederationError, match=r"nothing was evaluated: .*larger budget"),
     ):
-        cotune.tune(federation, **QUICK, **budget)
+        cotune.tune(federation, **QUICK, **budget, train=False)
 
 
 # Resuming
@@ -246,7 +262,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     people(90).to_csv(folder / "people.csv", index=False)
     with simulate(folder / "people.csv", split="dirichlet:1.0") as federation:
-        outcome = cotune.tune(federation, **QUICK, run=folder / "run")
+        outcome = cotune.tune(federation, **QUICK, run=folder / "run", train=False)
     return folder / "run", outcome
 
 
@@ -280,7 +296,7 @@ def test_finished_rounds_are_not_fitted_again(finished, tmp_path, registry):
     register_learner(counting)
     settings = {"learners": ["counting"], "folds": 2, "trials": 5}
     with federation_of(TABLES) as federation:
-        cotune.tune(federation, **settings, run=tmp_path / "run")
+        cotune.tune(federation, **settings, run=tmp_path / "run", train=False)
         cut(tmp_path / "run", tmp_path / "cut", 5)
         before = len(counting.fits)
         cotune.resume(tmp_path / "cut", federation)
@@ -291,7 +307,7 @@ def test_failed_fits_cost_the_same_in_a_resumed_run(tmp_path, registry):
     register_learner(Raising())
     settings = {"learners": ["raising"], "folds": 4, "trials": 4, "fits": 40}
     with federation_of(TABLES) as federation:
-        outcome = cotune.tune(federation, **settings, run=tmp_path / "run")
+        outcome = cotune.tune(federation, **settings, run=tmp_path / "run", train=False)
     cut(tmp_path / "run", tmp_path / "cut", 4)
     with federation_of(TABLES) as federation:
         resumed = cotune.resume(tmp_path / "cut", federation)
@@ -304,7 +320,7 @@ def test_parties_that_were_killed_too_do_not_fit_again(tmp_path, registry):
     register_learner(counting)
     settings = {"learners": ["counting"], "folds": 2, "trials": 5}
     with federation_of(TABLES, state=tmp_path / "state") as federation:
-        outcome = cotune.tune(federation, **settings, run=tmp_path / "run")
+        outcome = cotune.tune(federation, **settings, run=tmp_path / "run", train=False)
     cut(tmp_path / "run", tmp_path / "cut", 2)
     before = len(counting.fits)
     with federation_of(TABLES, state=tmp_path / "state") as federation:
@@ -333,7 +349,7 @@ def test_changed_rows_are_refused_and_leave_the_run_as_it_was(finished, tmp_path
 
 def test_a_budget_holds_over_an_interruption(tmp_path):
     with federation_of(TABLES) as federation:
-        whole = cotune.tune(federation, **QUICK, fits=36, run=tmp_path / "run")
+        whole = cotune.tune(federation, **QUICK, fits=36, run=tmp_path / "run", train=False)
         cut(tmp_path / "run", tmp_path / "cut", 3)
         resumed = cotune.resume(tmp_path / "cut", federation)
     assert resumed.ledger.fits == whole.ledger.fits == 36
@@ -345,10 +361,10 @@ def test_a_folder_with_a_run_is_not_written_over(finished):
         federation_of(TABLES) as federation,
         pytest.raises(UsageError, match="holds a run already"),
     ):
-        cotune.tune(federation, **QUICK, run=run)
+        cotune.tune(federation, **QUICK, run=run, train=False)
 
 
 def test_wrong_arguments_leave_no_folder(tmp_path):
     with federation_of(TABLES) as federation, pytest.raises(UsageError, match="unknown learner"):
-        cotune.tune(federation, learners=["no_such"], run=tmp_path / "run")
+        cotune.tune(federation, learners=["no_such"], run=tmp_path / "run", train=False)
     assert not (tmp_path / "run").exists()

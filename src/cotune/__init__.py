@@ -11,6 +11,8 @@ _PUBLIC = {
     "simulate": "cotune.simulation",
     "tune": "cotune.tuning",
     "resume": "cotune.tuning",
+    "evaluate": "cotune.assessment",
+    "Model": "cotune.model",
     "Outcome": "cotune.outcome",
     "Trial": "cotune.trial",
     "Step": "cotune.trial",
@@ -37,6 +39,7 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from cotune.assessment import evaluate as evaluate
     from cotune.errors import CotuneError as CotuneError
     from cotune.errors import DataError as DataError
     from cotune.errors import FederationError as FederationError
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from cotune.learners.contract import Learner as Learner
     from cotune.methods import method_names as method_names
     from cotune.methods import register_method as register_method
+    from cotune.model import Model as Model
     from cotune.outcome import Outcome as Outcome
     from cotune.problem import Budget as Budget
     from cotune.problem import Metric as Metric

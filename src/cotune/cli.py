@@ -1,4 +1,4 @@
-"""The command line: `cotune demo | tune | compare | resume | runs | show | completion`.
+"""The command line: `cotune demo | tune | compare | resume | predict | evaluate | runs | show`.
 
 Only click and the standard library are imported here at the top; each command imports what it
 needs when it is called, so that help and completion answer at once.
@@ -24,7 +24,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from cotune import __version__
-from cotune.errors import CotuneError
+from cotune.errors import CotuneError, UsageError
 from cotune.options import (
     completes,
     json_option,
@@ -181,7 +181,7 @@ def demo(run: Path | None, quiet: bool) -> None:
 def tune(
     data: tuple[str, ...], method: str, run: Path | None, quiet: bool, as_json: bool, **given: Any
 ) -> None:
-    """Find the best learner and configuration for DATA.
+    """Find the best learner and configuration for DATA, and train the model.
 
     DATA is a file (CSV, TSV, Parquet, ARFF), sklearn:NAME or openml:ID, and is split over
     simulated parties; several are one party's each. The run is kept, and `cotune resume` goes on
@@ -194,7 +194,7 @@ def tune(
       cotune tune all.parquet --target outcome --split by:hospital --json
       cotune tune sklearn:wine --split dirichlet:0.5 --fix hgb.max_iter=50
     """
-    plan = Plan.of(data, [method], given)
+    plan = Plan.of(data, [method], given | {"train": given["train"] is not False})
     folder = run or _new_folder(plan, method)
     with _under_way(f"tuning {', '.join(data)} with {method}", folder, quiet):
         outcome = plan.start(method, folder, quiet)
@@ -223,14 +223,15 @@ def compare(
     """Run several methods on the same parties and rank them.
 
     Takes what `cotune tune` takes. Each method has a run of its own in a folder of its name, so
-    that none profits from what the parties computed for another.
+    that none profits from what the parties computed for another. Models are trained only with
+    --train.
 
     \b
     Examples:
       cotune compare sklearn:digits --method defaults --method dash --learner hgb
       cotune compare patients.csv --target outcome --trials 30 --json
     """
-    plan = Plan.of(data, methods, given)
+    plan = Plan.of(data, methods, given | {"train": bool(given["train"])})
     folder = run or _new_folder(plan, "compare")
     with discarded_if_refused(folder):
         plan.save(folder)
@@ -261,6 +262,68 @@ def resume(folder: Path, quiet: bool, as_json: bool) -> None:
         with _under_way("resuming", folder, quiet):
             outcome = resumed(folder, quiet)
         _report(outcome, as_json)
+
+
+@cli.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("data", metavar="DATA")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    show_default="standard output, as CSV",
+    help="A CSV or Parquet file to write.",
+)
+def predict(folder: Path, data: str, out: Path | None) -> None:
+    """Predict the rows of DATA with the model of RUN.
+
+    RUN is the folder of a run or of a model. One row of predictions per row of DATA: the
+    `prediction`, and for classes a column with the probability of each.
+
+    \b
+    Examples:
+      cotune predict runs/20250131-120000-digits-dash new.csv --out predicted.csv
+      cotune predict runs/20250131-120000-digits-dash sklearn:digits
+    """
+    from cotune.data.load import load
+    from cotune.model import Model
+
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"--out {out}: give a file that ends in .csv or .parquet")
+    table = Model.load(folder).table(load(data))
+    if out is None:
+        click.echo(table.to_csv(index=False), nl=False)
+    elif out.suffix == ".csv":
+        table.to_csv(out, index=False)
+    else:
+        table.to_parquet(out, index=False)
+
+
+@cli.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@quiet_option
+@json_option
+def evaluate(folder: Path, quiet: bool, as_json: bool) -> None:
+    """Judge the model of RUN by the rows that each party set aside.
+
+    Beside it stands what the party would have without the others: the same configuration, fitted
+    on its own rows only. The run must have been made with --holdout.
+
+    \b
+    Examples:
+      cotune tune sklearn:digits --learner hgb --holdout 0.2 --run runs/digits
+      cotune evaluate runs/digits
+    """
+    from cotune.assessment import evaluate as assess
+
+    with _under_way("judging the model", folder, quiet):
+        assessment = assess(folder)
+    if as_json:
+        _print_json(assessment.summary())
+    else:
+        from cotune.show import show_assessment
+
+        show_assessment(assessment)
 
 
 @cli.command()

@@ -36,11 +36,6 @@ def _fixes(_ctx: object, _param: object, given: Sequence[str]) -> dict[str, dict
     return fixed
 
 
-def _no_training(_ctx: object, _param: object, wanted: bool) -> None:
-    if wanted:
-        raise UsageError("training of the final model is not available yet: leave --train out")
-
-
 def completes(names: Callable[[], tuple[str, ...]]) -> Callable[..., list[CompletionItem]]:
     def complete(_ctx: object, _param: object, begun: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in names() if name.startswith(begun)]
@@ -272,9 +267,16 @@ _tuning = (
     ),
     click.option(
         "--train/--no-train",
-        callback=_no_training,
-        expose_value=False,
-        help="Train the final model (not available yet).",
+        default=None,
+        show_default="train, compare does not",
+        help="Let the federation train the best configuration.",
+    ),
+    click.option(
+        "--holdout",
+        type=click.FloatRange(0, 0.9),
+        default=0.0,
+        metavar="SHARE",
+        help="Of every party's rows, set aside to judge the model: see `cotune evaluate`.",
     ),
     run_option,
     quiet_option,

@@ -16,11 +16,17 @@ from cotune.trial import Trial, best_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from cotune.model import Model
+
+#: The folder of a run's model, in the folder of the run.
+MODEL = "model"
+
 
 class Outcome(msgspec.Struct, frozen=True, dict=True):
     """The result of `tune`.
 
-    `ended` says why the run stopped: its method came to its end, or a budget was spent.
+    `ended` says why the search stopped: its method came to its end, or a budget was spent.
+    `searched` of the rounds were the search; those after it trained the model.
     """
 
     method: str
@@ -32,6 +38,24 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     run: str | None = None
     report: dict[str, Any] = {}
     chosen: Trial | None = None
+    searched: int | None = None
+
+    @cached_property
+    def model(self) -> Model:
+        """What the federation trained with the best configuration."""
+        from cotune.model import Model
+
+        folder = None if self.run is None else Path(self.run) / MODEL
+        if folder is None or not folder.exists():
+            raise UsageError("there is no model: the run was made without training")
+        return Model.load(folder)
+
+    @property
+    def model_folder(self) -> str | None:
+        """Where the model was saved, if it was trained in a run with a folder."""
+        if self.run is None or self.searched is None:
+            return None
+        return str(Path(self.run) / MODEL)
 
     @property
     def best(self) -> Trial:
@@ -127,6 +151,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "failures": [msgspec.to_builtins(failure) for failure in self.ledger.failures],
             "ended": self.ended,
             "run": self.run,
+            "model": self.model_folder,
             "report": self.report,
         }
 

@@ -10,6 +10,7 @@ from typing import Any
 from cotune.federation.federation import Federation
 from cotune.problem import Problem
 from cotune.settings import Settings
+from cotune.training import Stage
 from cotune.trial import Step, Trial, best_of
 
 
@@ -18,6 +19,9 @@ class Progress:
 
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         """A step of the method is done; `trials` are all so far."""
+
+    def stage(self, stage: Stage, learner: str) -> None:
+        """The training of the best configuration is that far."""
 
 
 class _Bar(Progress):
@@ -31,6 +35,11 @@ class _Bar(Progress):
             best = best_of(trials)
             value = problem.metric.value(best.loss)
             self._bar.update(self._task, best=f"best {value:.4f} {best.learner}")
+
+    def stage(self, stage: Stage, learner: str) -> None:
+        self._bar.update(
+            self._task, description="train", completed=stage.done, total=stage.of, best=learner
+        )
 
 
 @contextmanager

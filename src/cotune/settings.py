@@ -17,6 +17,8 @@ from cotune.space import Space
 #: Tuned when the user names no learner: one boosted, one bagged, one linear.
 USUAL_LEARNERS = ("hgb", "random_forest", "logistic_regression")
 USUAL_METRIC: dict[TaskKind, str] = {"classification": "balanced_accuracy", "regression": "rmse"}
+#: The largest share of the rows that can be set aside.
+MOST_HELD_OUT = 0.9
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -34,6 +36,8 @@ class Settings(msgspec.Struct, frozen=True):
     weights: Weights = "rows"
     scaling: Scaling = "standard"
     seed: int = 0
+    train: bool = True
+    holdout: float = 0.0
     budget: Budget = msgspec.field(default_factory=Budget)
     options: dict[str, Any] = {}
 
@@ -41,12 +45,22 @@ class Settings(msgspec.Struct, frozen=True):
         methods.options_of(self.method, self.options)
         for name in (*self.learners, *self.spaces, *self.fixed):
             known_learners.require(known_learners.learner(name))
+            if self.train and known_learners.learner(name).keeps_rows:
+                raise UsageError(
+                    f"a model of {name!r} holds rows, which may not leave their party: tune it "
+                    "without training (--no-train)"
+                )
         if self.metric is not None and self.task not in (None, metric(self.metric).task):
             raise UsageError(f"the metric {self.metric!r} is not one for {self.task}")
         if not isinstance(self.folds, int) or self.folds < 2:
             raise UsageError(f"folds is {self.folds!r}: cross-validation needs at least 2")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             raise UsageError(f"the seed is {self.seed!r}: give a whole number from 0 to 2**32 - 1")
+        if not isinstance(self.holdout, int | float) or not 0 <= self.holdout <= MOST_HELD_OUT:
+            raise UsageError(
+                f"the holdout is {self.holdout!r}: give a share of the rows from 0 to "
+                f"{MOST_HELD_OUT}"
+            )
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
         if self.scaling not in ("standard", "none"):
@@ -80,6 +94,7 @@ class Settings(msgspec.Struct, frozen=True):
             weights=self.weights,
             scaling=self.scaling,
             seed=self.seed,
+            holdout=self.holdout,
         )
 
     def _space(self, name: str, schema: Schema) -> Space:

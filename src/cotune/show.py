@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from cotune.assessment import Assessment
     from cotune.federation.ledger import Failure, Ledger
     from cotune.outcome import Outcome
 
@@ -39,6 +40,8 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     console.print(facts.table)
     if outcome.run is not None:
         _print_unbroken(console, "run", outcome.run)
+    if outcome.model_folder is not None:
+        _print_unbroken(console, "model", outcome.model_folder)
     _show_failures(console, outcome.ledger.failures)
 
 
@@ -88,6 +91,22 @@ def show_comparison(
     console.print("", table, "", facts.table, sep="\n")
     if run is not None:
         _print_unbroken(console, "run", run)
+
+
+def show_assessment(assessment: Assessment, console: Console | None = None) -> None:
+    """One row per party: the joint model, its own, and what joining gained."""
+    metric = _words(assessment.metric)
+    table = _table("party", numbers=("rows", f"joint {metric}", "its own", "gained"))
+    for row in (*assessment.parties, assessment.total):
+        table.add_row(
+            escape(row.party),
+            str(row.rows),
+            figure(row.joint),
+            figure(row.own),
+            f"{assessment.gain(row):+.4f}",
+        )
+    console = console or _console()
+    console.print("", table, "", sep="\n")
 
 
 def show_trials(outcome: Outcome, console: Console | None = None) -> None:

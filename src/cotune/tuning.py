@@ -7,12 +7,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from cotune.agree import agree
 from cotune.data.schema import TaskKind
-from cotune.errors import DataError, FederationError
+from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
 from cotune.methods import method as find_method
-from cotune.outcome import Outcome
+from cotune.outcome import MODEL, Outcome
+from cotune.party.task import Configuration
 from cotune.problem import Budget, Scaling, Weights
 from cotune.progress import Progress, display
 from cotune.run import Run
@@ -36,6 +39,8 @@ def tune(
     weights: Weights = "rows",
     scaling: Scaling = "standard",
     seed: int = 0,
+    train: bool = True,
+    holdout: float = 0.0,
     rounds: int | None = None,
     fits: int | None = None,
     seconds: float | None = None,
@@ -44,7 +49,7 @@ def tune(
     progress: bool | None = None,
     **options: Any,
 ) -> Outcome:
-    """Find the best learner and configuration for the federation's data.
+    """Find the best learner and configuration for the federation's data, and train the model.
 
     Parameters
     ----------
@@ -81,9 +86,15 @@ def tune(
         parties (`standard`), or as they are (`none`), if they came scaled.
     seed
         Of everything random.
+    train
+        Whether the federation trains the best configuration in the end: `outcome.model`.
+    holdout
+        The share of every party's rows that is set aside before anything else; `cotune.evaluate`
+        judges the model by them.
     rounds, fits, seconds, bytes
-        Budgets: a round that could exceed one is not begun, and the best so far is returned.
-        Seconds are those of the rounds, without the start of the workers.
+        Budgets of the search: a round that could exceed one is not begun, and the best so far is
+        taken. Seconds are those of the rounds, without the start of the workers. The training
+        that follows is not limited.
     run
         A folder for the journal and the outcome: a killed run can then be resumed. Without it
         nothing is written.
@@ -115,9 +126,13 @@ def tune(
         weights=weights,
         scaling=scaling,
         seed=seed,
+        train=train,
+        holdout=holdout,
         budget=budget,
         options=options,
     )
+    if train and not federation.engine.has_rows:
+        raise UsageError("these parties have no rows to train a model on: pass train=False")
     folder = None if run is None else Path(run)
     return _conduct(federation, Run.create(settings, dict(federation.origin), folder), progress)
 
@@ -159,7 +174,9 @@ def _conduct(federation: Federation, run: Run, progress: bool | None) -> Outcome
     try:
         with display(progress, settings, bound) as shown:
             ended = _run_method(bound, settings, steps, shown)
-        outcome = _outcome(bound, settings, steps, ended, run)
+            outcome = _outcome(bound, settings, steps, ended, run)
+            if settings.train:
+                outcome = _trained(bound, outcome, shown)
         run.finish(outcome.encoded())
         return outcome
     finally:
@@ -175,7 +192,12 @@ def _run_method(
         options["trials"] = settings.budget.trials
     try:
         schema = agree(
-            federation, folds=settings.folds, task=settings.expected_task, drop=settings.drop
+            federation,
+            folds=settings.folds,
+            task=settings.expected_task,
+            drop=settings.drop,
+            holdout=settings.holdout,
+            seed=settings.seed,
         )
         problem = federation.problem = settings.problem(schema)
         for step in find_method(settings.method)(federation, problem, **options):
@@ -184,6 +206,21 @@ def _run_method(
     except BudgetSpent as spent:
         return str(spent)
     return "finished"
+
+
+def _trained(federation: Federation, outcome: Outcome, shown: Progress) -> Outcome:
+    """The outcome with the model that the federation trains; saved in the run's folder."""
+    from cotune.training import train
+
+    searched = federation.ledger.rounds
+    federation.budget = Budget()
+    best = Configuration(outcome.best_learner, outcome.best_params)
+    model = train(federation, outcome.problem, best, lambda stage: shown.stage(stage, best.learner))
+    outcome = msgspec.structs.replace(outcome, rounds=tuple(federation.ledger), searched=searched)
+    if outcome.run is not None:
+        model.save(Path(outcome.run) / MODEL)
+    vars(outcome)["model"] = model
+    return outcome
 
 
 def _takes_trials(name: str) -> bool:

@@ -74,7 +74,7 @@ def found(engine, search, **options):
 
 def tune(engine, method="dash", **options):
     usual = {"learners": ["svm"], "space": "paper", "progress": False}
-    return cotune.tune(Federation(engine), method, **(usual | options))
+    return cotune.tune(Federation(engine), method, **(usual | options), train=False)
 
 
 def test_parties_are_sorted_and_each_answers_its_own_message():

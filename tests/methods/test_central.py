@@ -18,10 +18,10 @@ def judged(outcome):
 
 def test_it_is_a_search_by_one_party_that_holds_all_rows():
     with federation_of(TABLES) as federation:
-        pooled = cotune.tune(federation, "central", **QUICK)
+        pooled = cotune.tune(federation, "central", **QUICK, train=False)
     everything = pd.concat([TABLES[name] for name in sorted(TABLES)], ignore_index=True)
     with federation_of({"one": everything}) as federation:
-        alone = cotune.tune(federation, "dash", **QUICK)
+        alone = cotune.tune(federation, "dash", **QUICK, train=False)
     assert judged(pooled) == judged(alone)
     assert {trial.parties for trial in pooled.trials} == {1}
     assert pooled.ledger.fits == 2 * 3 * 3
@@ -29,7 +29,7 @@ def test_it_is_a_search_by_one_party_that_holds_all_rows():
 
 def test_only_the_pooled_party_is_asked_and_booked():
     with federation_of(TABLES) as federation:
-        outcome = cotune.tune(federation, "central", **QUICK | {"trials": 2})
+        outcome = cotune.tune(federation, "central", **QUICK | {"trials": 2}, train=False)
     assert [entry.asked for entry in outcome.rounds if entry.task == "evaluate"] == [
         ("all-parties-pooled",)
     ] * 2
@@ -43,7 +43,7 @@ def test_no_real_federation_has_all_rows_in_one_place():
         unreliable(TABLES, lambda call, party, reply: reply) as federation,
         pytest.raises(UsageError, match="in a simulation only"),
     ):
-        cotune.tune(federation, "central", **QUICK)
+        cotune.tune(federation, "central", **QUICK, train=False)
 
 
 def test_the_federation_itself_stays_as_it_was():

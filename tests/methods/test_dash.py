@@ -15,7 +15,7 @@ TABLES = parts(iris(90))
 def tune(**options):
     settings = {"learners": LEARNERS, "folds": 2, "trials": 4, "seed": 3} | options
     with federation_of(TABLES) as federation:
-        return cotune.tune(federation, "dash", **settings)
+        return cotune.tune(federation, "dash", **settings, train=False)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,10 @@ def tune(**options):
     usual = {"learners": [TREE, EXTRA], "folds": 2, "trials": 3, "seed": 3, "candidates": 4}
     with federation_of(TABLES) as federation:
         return cotune.tune(
-            federation, "flash", **(usual | {"first": 0.1, "growth": 2.0, "keep": 2} | options)
+            federation,
+            "flash",
+            **(usual | {"first": 0.1, "growth": 2.0, "keep": 2} | options),
+            train=False,
         )
 
 

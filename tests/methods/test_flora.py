@@ -48,7 +48,7 @@ def tune(tables="iris", **options):
         usual["few_shot"] = 3
     rows = {"iris": TABLES, "diabetes": {"one": diabetes()[:60], "two": diabetes()[60:100]}}
     with federation_of(rows[tables]) as federation:
-        return cotune.tune(federation, "flora", **usual | options)
+        return cotune.tune(federation, "flora", **usual | options, train=False)
 
 
 def judged(outcome):

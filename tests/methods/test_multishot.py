@@ -12,7 +12,7 @@ TABLES = parts(iris(90))
 def tune(method="multishot", **options):
     usual = {"learners": ["decision_tree"], "folds": 3, "trials": 4, "seed": 3}
     with federation_of(TABLES) as federation:
-        return cotune.tune(federation, method, **usual | options)
+        return cotune.tune(federation, method, **usual | options, train=False)
 
 
 @pytest.fixture(scope="module")
@@ -55,4 +55,4 @@ def test_it_needs_a_simulation():
         unreliable(TABLES, lambda call, party, reply: reply) as federation,
         pytest.raises(UsageError, match="in a simulation only"),
     ):
-        cotune.tune(federation, "multishot", learners=["decision_tree"], trials=2)
+        cotune.tune(federation, "multishot", learners=["decision_tree"], trials=2, train=False)

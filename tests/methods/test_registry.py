@@ -30,7 +30,13 @@ def test_a_registered_method_runs_with_its_own_options(registry):
     cotune.register_method("one_tree", one_tree)
     with federation_of(parts(iris())) as federation:
         outcome = cotune.tune(
-            federation, "one_tree", learners=["decision_tree"], folds=2, depth=3, trials=5
+            federation,
+            "one_tree",
+            learners=["decision_tree"],
+            folds=2,
+            depth=3,
+            trials=5,
+            train=False,
         )
     assert outcome.best_params == {"max_depth": 3}
     assert "one_tree" in cotune.method_names()

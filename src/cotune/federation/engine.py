@@ -18,6 +18,8 @@ class Engine(ABC):
     pooled: str | None = None
     #: Said of every round in the ledger, where the answers are not those of real parties.
     remark: str = ""
+    #: Whether the parties have rows, so that a model can be trained.
+    has_rows: bool = True
 
     @abstractmethod
     def parties(self) -> list[str]:

@@ -244,9 +244,11 @@ class Federation:
 
     def _over(self, task: Task, messages: Mapping[str, bytes], spent: int = 0) -> bool:
         """Whether the messages and their replies, after `spent` bytes, could exceed the budget."""
+        if self.budget.bytes is None:
+            return False
         likely = _size(messages) + task.most_bytes(self.problem) * len(messages)
         booked = self.ledger.bytes_up + self.ledger.bytes_down
-        return self.budget.bytes is not None and booked + spent + likely > self.budget.bytes
+        return booked + spent + likely > self.budget.bytes
 
     def _out_of_time(self, seconds: float) -> bool:
         limit = self.budget.seconds

@@ -67,6 +67,7 @@ class RecordedEngine(Engine):
         if not whole or set(rows) != set(tables):
             raise UsageError(f"the weights are {rows}: give each party's number of rows")
         checked = {name: _checked(name, tables[name]) for name in sorted(tables)}
+        self.has_rows = False
         self.remark = f"answered from recorded evaluations, {ANSWERS[answer]}: no rows, no fits"
         scratch = Path(tempfile.mkdtemp(prefix="cotune-"))
         self._close = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)

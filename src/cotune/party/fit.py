@@ -86,6 +86,15 @@ def _attempt(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored | str:
         return RAISED
 
 
+def fitted(job: Job) -> tuple[Any, np.ndarray]:
+    """The job's configuration fitted on all of the party's rows, and the classes of these."""
+    rows = open_rows(job.folder)
+    X = rows.features(job.learner.features)
+    with warnings.catch_warnings(), np.errstate(all="ignore"), _one_thread(job.learner.name):
+        warnings.simplefilter("ignore")
+        return _fit(job, rows.problem, X, rows.y)
+
+
 def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored:
     train, test = fold_indices(job.folder, job.configuration.fraction)[fold]
     estimator, present = _fit(job, rows.problem, X[train], rows.y[train])

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from cotune.data.encode import Features
 from cotune.errors import CotuneError, DataError, Malformed
 from cotune.federation.wire import (
     OWN_TERMS,
@@ -30,7 +31,7 @@ from cotune.federation.wire import (
 from cotune.learners import available, learner_names
 from cotune.party.evaluate import Entrant, Evaluation, Evaluator
 from cotune.party.memory import Memory
-from cotune.party.rows import Features, Rows, open_rows, set_aside
+from cotune.party.rows import Rows, open_rows, set_aside
 from cotune.party.task import Configuration
 from cotune.party.tasks import Found, Search
 from cotune.party.workers import Cancelled, Workers

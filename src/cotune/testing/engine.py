@@ -75,7 +75,12 @@ def every_engine_gives_the_same_outcome(make: Make) -> None:
     for engine in (make(make_tables(), "target"), LocalEngine(make_tables(), "target")):
         with Federation(engine) as federation:
             outcome = tune(
-                federation, learners=["decision_tree"], folds=3, trials=3, progress=False
+                federation,
+                learners=["decision_tree"],
+                folds=3,
+                trials=3,
+                progress=False,
+                train=False,
             )
             found.append([(trial.params, trial.loss, trial.fits) for trial in outcome.trials])
     assert found[0] == found[1]

@@ -135,7 +135,7 @@ def _federation(parties: int = 3, task: TaskKind = "classification") -> Iterator
 
 
 def _tune(federation: Federation, method: str, **options: Any) -> Outcome:
-    return tune(federation, method, **(USUAL | options))
+    return tune(federation, method, **(USUAL | options), train=False)
 
 
 def _assert_same(one: Outcome, other: Outcome) -> None:

@@ -13,6 +13,7 @@ from cotune.errors import UsageError, choices
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
+    from cotune.model import Model
     from cotune.party.task import Configuration
     from cotune.problem import Problem
 
@@ -47,3 +48,30 @@ def trainer(learner: str) -> Trainer:
         raise UsageError(choices(name, f"way of training {learner!r}", TRAINERS))
     found: Trainer = resolve_name(TRAINERS[name])
     return found
+
+
+def train(
+    federation: Federation,
+    problem: Problem,
+    configuration: Configuration,
+    watch: Callable[[Stage], None] = lambda _: None,
+) -> Model:
+    """Train a configuration over the federation; `watch` is told how far it is."""
+    from cotune.model import Model
+
+    begun = federation.ledger.rounds
+    steps = trainer(configuration.learner)(federation, problem, configuration)
+    while True:
+        try:
+            watch(next(steps))
+        except StopIteration as end:
+            estimator = end.value
+            break
+    rounds = list(federation.ledger)[begun:]
+    about = {
+        "parties": len(federation.parties),
+        "rounds": len(rounds),
+        "bytes_up": sum(entry.bytes_up for entry in rounds),
+        "bytes_down": sum(entry.bytes_down for entry in rounds),
+    }
+    return Model.of(problem, configuration, estimator, about)

@@ -1,7 +1,7 @@
 """The tasks of federated training, a file for each way of training."""
 
 from cotune.party.task import Task
-from cotune.party.train import averaging, ensemble, forest, histogram, linear
+from cotune.party.train import assess, averaging, ensemble, forest, histogram, linear
 
 TASKS: tuple[type[Task], ...] = (
     *linear.TASKS,
@@ -9,4 +9,5 @@ TASKS: tuple[type[Task], ...] = (
     *forest.TASKS,
     *averaging.TASKS,
     *ensemble.TASKS,
+    *assess.TASKS,
 )

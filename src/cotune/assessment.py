@@ -1,0 +1,119 @@
+"""How good a trained model is on the rows that the parties set aside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import numpy as np
+
+from cotune.errors import UsageError
+from cotune.federation.journal import Journal
+from cotune.model import Model
+from cotune.outcome import Outcome
+from cotune.party.train.assess import Assess, Assessed
+from cotune.problem import Budget, metric
+from cotune.run import read_record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cotune.federation.federation import Federation
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """One party's held-out rows, or all of them: their number, and two models' figures there.
+
+    `joint` is the federation's model, `own` the same configuration fitted on the party's rows
+    alone; both in the metric's own direction. Of all parties together it is the mean by rows.
+    """
+
+    party: str
+    rows: int
+    joint: float
+    own: float
+
+
+class Assessment(msgspec.Struct, frozen=True):
+    """What `evaluate` returns: a judgement by party, and over all held-out rows."""
+
+    metric: str
+    parties: tuple[Judged, ...]
+    total: Judged
+
+    def gain(self, judged: Judged) -> float:
+        """By how much the joint model is better than the party's own; above 0 is better."""
+        higher = metric(self.metric).shown == "higher"
+        return judged.joint - judged.own if higher else judged.own - judged.joint
+
+    def dataframe(self) -> pd.DataFrame:
+        """One row per party, the total last."""
+        import pandas as pd
+
+        rows = [*self.parties, self.total]
+        return pd.DataFrame([msgspec.to_builtins(r) | {"gained": self.gain(r)} for r in rows])
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of one JSON object, as `cotune evaluate --json` prints it."""
+        *parties, total = self.dataframe().to_dict("records")
+        return {"metric": self.metric, "parties": parties, "total": total}
+
+
+def evaluate(run: str | Path | Outcome, federation: Federation | None = None) -> Assessment:
+    """Judge a run's model by the rows that each party set aside (`holdout`).
+
+    The federation is made anew if it was a simulation on files or named data sets; otherwise pass
+    the one that the run was made with.
+
+    Examples
+    --------
+    >>> import cotune
+    >>> with cotune.simulate("sklearn:iris", parties=3, processes=1) as federation:
+    ...     outcome = cotune.tune(
+    ...         federation, learners=["logistic_regression"], trials=2, folds=3, holdout=0.3
+    ...     )
+    ...     cotune.evaluate(outcome, federation).total.joint > 0.8
+    True
+    """
+    outcome = run if isinstance(run, Outcome) else Outcome.load(run)
+    if not outcome.problem.holdout:
+        raise UsageError(
+            "no rows were set aside when the run was made: tune with --holdout 0.2, say"
+        )
+    if federation is not None:
+        return _assess(outcome, federation)
+    from cotune.simulation import again
+
+    if outcome.run is None:
+        raise UsageError("the run has no folder: pass the federation that it was made with")
+    folder = Path(outcome.run)
+    with again(read_record(folder).origin, state=folder / "parties") as federation:
+        return _assess(outcome, federation)
+
+
+def _assess(outcome: Outcome, federation: Federation) -> Assessment:
+    problem = outcome.problem
+    bound = federation.for_run("assess", Journal(), Budget())
+    bound.problem = problem
+    model: Model = outcome.model
+    replies = bound.gather(Assess(model.learner, model.params, model.packed()))
+    losses = {party: cast(Assessed, reply) for party, reply in replies.items()}
+    weights = [one.rows for one in losses.values()]
+    value = problem.metric.value
+
+    def mean(values: list[float]) -> float:
+        defined = ~np.isnan(values)
+        total = float(np.sum(weights, where=defined))
+        return float(np.sum(np.multiply(values, weights), where=defined)) / (total or np.nan)
+
+    parties = tuple(
+        Judged(party, one.rows, value(one.joint), value(one.own)) for party, one in losses.items()
+    )
+    total = Judged(
+        "all",
+        sum(weights),
+        mean([judged.joint for judged in parties]),
+        mean([judged.own for judged in parties]),
+    )
+    return Assessment(problem.metric_name, parties, total)
