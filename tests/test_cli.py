@@ -143,6 +143,8 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         "drop": ("id",),
         "weights": "equal",
         "scaling": "none",
+        "train": False,
+        "holdout": 0.0,
         "rounds": 20,
         "fits": None,
         "seconds": 1.5,
@@ -191,6 +193,12 @@ def test_a_comparison_gives_each_method_the_options_it_has(folder, no_work):
     assert plan.options_of("dash") == {"sampler": "random"}
 
 
+def test_tune_trains_unless_told_not_to_and_compare_only_if_told_so(folder, no_work):
+    for command in ("tune", "tune --no-train", "compare", "compare --train"):
+        run(*f"{command} iris.csv".split())
+    assert [plan.settings["train"] for plan, _, _ in no_work] == [True, False, False, True]
+
+
 def test_a_plan_survives_its_file(folder):
     plan = Plan(["a.csv"], ["dash"], {"parties": 3}, {"fixed": {"hgb": {"max_iter": 5}}}, {})
     plan.save(folder / "new")
@@ -237,7 +245,7 @@ def test_a_plan_survives_its_file(folder):
         ("tune iris.csv --learner hgb --fix hgb.max_itr=3", "did you mean 'max_iter'?"),
         ("tune iris.csv --learner svm --fix svm.C=1e99", "parameter 'C' must be a number from"),
         ("tune iris.csv --learner svm --fix svm.C=NaN", "not nan"),
-        ("tune iris.csv --train", "not available yet"),
+        ("tune iris.csv --holdout 0.95", "0.95 is not in the range 0<=x<=0.9"),
         ("tune iris.csv --run iris.csv", "give another with --run"),
         ("compare iris.csv --run iris.csv", "give another with --run"),
         ("resume nothing", "no run in nothing"),

@@ -291,7 +291,13 @@ def test_a_party_that_misses_the_candidates_round_still_predicts():
     with federation_of(TABLES) as federation:
         losing = LosingOnce(federation.engine, "party-2", call=5)
         outcome = cotune.tune(
-            Federation(losing), "flora", learners=(TREE,), folds=FOLDS, trials=TRIALS, few_shot=3
+            Federation(losing),
+            "flora",
+            learners=(TREE,),
+            folds=FOLDS,
+            trials=TRIALS,
+            few_shot=3,
+            train=False,
         )
     assert [entry.answered for entry in outcome.rounds] == [3, 3, 3, 3, 2, 3, 3, 3]
 

@@ -46,7 +46,7 @@ def own_learner(make, *, keeps_rows=False, features="dense", name="own") -> Lear
 
 def sent_by(tmp_path, frame, make, **options):
     register_learner(own_learner(make, **options))
-    problem = problem_of(frame, learners=("own",))
+    problem = problem_of(frame, learners=("own",), train=False)
     return ask(party_of(frame, tmp_path), TASK, problem), problem
 
 
