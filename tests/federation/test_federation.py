@@ -448,5 +448,6 @@ def test_a_computation_goes_on_from_its_checkpoint(problem, tmp_path):
     with federation_of(TABLES, problem=problem, journal=Journal(path)) as federation:
         federation.sum(tree(1))
         assert federation.restored() == b"after two"
-        assert federation.sum(tree(3)).mean("losses") == third
-        assert [msgspec.structs.replace(r, total=None) for r in federation.ledger] == expected
+        assert [msgspec.structs.replace(r, total=None) for r in federation.ledger] == expected[:2]
+        assert federation.sum(tree(3)).mean("losses") == third  # asked again: it was not kept
+        assert federation.ledger.rounds == len(expected)

@@ -89,19 +89,13 @@ def test_a_full_disk_is_an_error_that_names_the_fix(tmp_path):
     assert sqlite3.connect(path).execute("SELECT COUNT(*) FROM rounds").fetchone() == (0,)
 
 
-def test_a_checkpoint_keeps_the_state_and_of_its_rounds_only_the_cost(tmp_path):
+def test_a_checkpoint_keeps_the_state_and_its_rounds(tmp_path):
     path = tmp_path / "journal.sqlite"
     journal = Journal(path)
-    told = {"total": Total({"losses": b"12345678"})}
-    for number in range(1, 6):
-        journal.record(msgspec.structs.replace(entry(number), **told), f"question {number}")
-    journal.checkpoint(2, 4, b"half")
-    rounds, state = Journal(path).restored(2)
-    assert state == b"half"
-    assert [one.number for one in rounds] == [3, 4]
-    assert [one.total for one in rounds] == [None, None]
-    assert journal.recorded(2, "question 2").total == journal.recorded(5, "question 5").total
+    for number in (1, 2):
+        journal.record(entry(number), f"question {number}")
+    journal.checkpoint(2, [entry(3), entry(4)], b"half")
+    assert Journal(path).restored(2) == ([entry(3), entry(4)], b"half")
     assert journal.restored(1) is None
-    journal.checkpoint(2, 5, b"whole")
-    rounds, state = journal.restored(2)
-    assert (len(rounds), state) == (3, b"whole")
+    journal.checkpoint(2, [entry(5)], b"whole")
+    assert journal.restored(2) == ([entry(3), entry(4), entry(5)], b"whole")

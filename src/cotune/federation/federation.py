@@ -96,6 +96,7 @@ class Federation:
         self._absent: dict[str, tuple[int, int]] = {}  # party: (next round to ask, absence)
         self._told: set[str] = set()  # parties that have the problem
         self._since = 0  # the last round before the computation that is checkpointed
+        self._held: list[Round] | None = None  # its rounds since the last checkpoint
 
     def for_run(self, run: str, journal: Journal, budget: Budget) -> Federation:
         """The same parties with a ledger, a journal and a budget of their own."""
@@ -132,15 +133,18 @@ class Federation:
         return Sums(entry.total, entry.answered)
 
     def checkpoint(self, state: bytes) -> None:
-        """Keep what a long computation has come to; the totals of its rounds are let go."""
-        self.journal.checkpoint(self._since, self.ledger.rounds, state)
+        """Keep what a long computation has come to, and what its rounds cost."""
+        self.journal.checkpoint(self._since, self._held or [], state)
+        self._held = []
 
     def restored(self) -> bytes | None:
         """Begin a long computation: where it stood at its last checkpoint, if it was begun before.
 
-        The rounds up to there are then in the ledger, as if they had been asked again.
+        The rounds up to there are then in the ledger, as if they had been asked again. From now on
+        checkpoints are what the journal keeps: a training has hundreds of rounds, with totals that
+        nobody will ask for again, and writing each to the disk would take longer than the rounds.
         """
-        self._since = self.ledger.rounds
+        self._since, self._held = self.ledger.rounds, []
         found = self.journal.restored(self._since)
         if found is None:
             return None
@@ -165,15 +169,23 @@ class Federation:
         number = self.ledger.rounds + 1
         asked = self._present(number)
         request = Request(self.run, number, verb, task, self.problem.digest if self.problem else "")
-        question = _digest(request, asked)
-        entry = self.journal.recorded(number, question)
-        if entry is None:
+        if self._held is not None:
             entry = self._ask(request, asked, otherwise)
-            self.journal.record(entry, question)
+            self._held.append(msgspec.structs.replace(entry, replies=None, total=None))
+        else:
+            entry = self._recorded(request, asked, otherwise)
         self.ledger.add(entry)
         self._note_absent(entry)
         if task.needs_problem:
             self._told |= set(asked) - set(entry.failures)
+        return entry
+
+    def _recorded(self, request: Request, asked: tuple[str, ...], otherwise: Task | None) -> Round:
+        question = _digest(request, asked)
+        entry = self.journal.recorded(request.round, question)
+        if entry is None:
+            entry = self._ask(request, asked, otherwise)
+            self.journal.record(entry, question)
         return entry
 
     def _ask(self, request: Request, asked: tuple[str, ...], otherwise: Task | None) -> Round:

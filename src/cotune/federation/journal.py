@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,10 +15,9 @@ from cotune.federation.wire import encode
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS rounds (
-    number INTEGER PRIMARY KEY, request TEXT NOT NULL, round BLOB NOT NULL,
-    slim INTEGER NOT NULL)""",
+    number INTEGER PRIMARY KEY, request TEXT NOT NULL, round BLOB NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS checkpoints (
-    since INTEGER PRIMARY KEY, number INTEGER NOT NULL, state BLOB NOT NULL)""",
+    since INTEGER PRIMARY KEY, state BLOB NOT NULL)""",
 )
 
 
@@ -57,41 +56,30 @@ class Journal:
         """Write the round to disk before anyone builds on it."""
         with self._plain_errors(), self._database:
             self._database.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, 0)", (entry.number, request, encode(entry))
+                "INSERT INTO rounds VALUES (?, ?, ?)", (entry.number, request, encode(entry))
             )
 
-    def checkpoint(self, since: int, number: int, state: bytes) -> None:
-        """Keep what a computation that began after round `since` has come to by round `number`.
-
-        Of its rounds, only the cost is kept: they may be hundreds, with totals that nobody will
-        ask for again.
-        """
+    def checkpoint(self, since: int, rounds: Sequence[Round], state: bytes) -> None:
+        """Keep what a computation that began after round `since` has come to by these rounds."""
         with self._plain_errors(), self._database:
-            entries = self._rounds(since, number, "WHERE slim = 0 AND")
-            for entry in entries:
-                slim = msgspec.structs.replace(entry, replies=None, total=None)
-                self._database.execute(
-                    "UPDATE rounds SET slim = 1, round = ? WHERE number = ?",
-                    (encode(slim), entry.number),
-                )
-            self._database.execute(
-                "REPLACE INTO checkpoints VALUES (?, ?, ?)", (since, number, state)
+            self._database.executemany(
+                "INSERT INTO rounds VALUES (?, ?, ?)",
+                [(entry.number, "checkpoint", encode(entry)) for entry in rounds],
             )
+            self._database.execute("REPLACE INTO checkpoints VALUES (?, ?)", (since, state))
 
     def restored(self, since: int) -> tuple[list[Round], bytes] | None:
         """The last checkpoint of a computation that began after that round, and its rounds."""
         with self._plain_errors():
             row = self._database.execute(
-                "SELECT number, state FROM checkpoints WHERE since = ?", (since,)
+                "SELECT state FROM checkpoints WHERE since = ?", (since,)
             ).fetchone()
-            return row and (self._rounds(since, row[0]), row[1])
-
-    def _rounds(self, since: int, number: int, which: str = "WHERE") -> list[Round]:
-        rows = self._database.execute(
-            f"SELECT round FROM rounds {which} number > ? AND number <= ? ORDER BY number",
-            (since, number),
-        )
-        return [msgspec.msgpack.decode(encoded, type=Round) for (encoded,) in rows.fetchall()]
+            rounds = self._database.execute(
+                "SELECT round FROM rounds WHERE number > ? ORDER BY number", (since,)
+            ).fetchall()
+        if row is None:
+            return None
+        return [msgspec.msgpack.decode(encoded, type=Round) for (encoded,) in rounds], row[0]
 
     def __len__(self) -> int:
         with self._plain_errors():
