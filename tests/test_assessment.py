@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pandas as pd
 import pytest
 
 import cotune
 from cotune.errors import UsageError
-from tests.parts import federation_of, iris, parts, wine
+from cotune.federation.wire import Refusal
+from cotune.party.rows import set_aside
+from cotune.party.train.assess import Assess
+from tests.parts import CANARY, ask, federation_of, iris, parts, party_of, wine
 
+LINEAR_ONLY = {"learners": ["logistic_regression"], "folds": 2, "holdout": 0.3}
 LINEAR = {"learners": ["logistic_regression"], "trials": 2, "folds": 2}
 
 
@@ -78,3 +87,37 @@ def test_a_share_that_cannot_be_is_refused(holdout):
         pytest.raises(UsageError, match=r"the holdout is .*: give a share"),
     ):
         cotune.tune(federation, **LINEAR, holdout=holdout)
+
+
+def test_a_model_of_another_problem_learns_nothing_of_the_rows(assessed, tmp_path):
+    """A schema that reads a text column as numbers must not make the party quote a cell."""
+    outcome, _ = assessed
+    frame = wine().assign(name=CANARY)
+    (first, *others) = outcome.problem.schema.columns
+    curious = msgspec.structs.replace(
+        outcome.problem.schema, columns=(msgspec.structs.replace(first, name="name"), *others)
+    )
+    model = replace(outcome.model, schema=curious)
+    task = Assess(model.learner, model.params, model.packed())
+    answer = ask(party_of(frame, tmp_path), task, outcome.problem)
+    assert isinstance(answer, Refusal)
+    assert answer.code == "malformed"
+    assert CANARY not in answer.sentence
+
+
+def test_other_rows_than_those_of_the_run_are_refused(tmp_path):
+    with cotune.simulate(iris(), parties=3, processes=1) as federation:
+        cotune.tune(federation, "defaults", **LINEAR_ONLY, run=tmp_path / "run")
+    with (
+        cotune.simulate(iris(), parties=3, seed=1, processes=1) as other,
+        pytest.raises(cotune.DataError, match="not those that the run was started with"),
+    ):
+        cotune.evaluate(tmp_path / "run", other)
+
+
+def test_of_every_class_a_row_is_learnt_from():
+    frame = pd.DataFrame({"x": np.arange(20.0), "target": ["a"] * 18 + ["b", "c"]})
+    for seed in range(5):
+        kept, held = set_aside(frame, "target", 0.8, seed)
+        assert set(kept["target"]) == {"a", "b", "c"}
+        assert len(kept) + len(held) == 20

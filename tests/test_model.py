@@ -307,3 +307,29 @@ def test_a_model_takes_from_the_problem_what_it_needs():
     model = Model.of(problem, configuration, LogisticRegression(), ABOUT)
     assert (model.features, model.scaling, model.metric) == ("dense", "none", "balanced_accuracy")
     assert (model.params, model.schema) == ({"C": 1.0}, problem.schema)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("split_indices", 1000), ("left_children", 10**6), ("right_children", 0)]
+)
+def test_a_booster_that_points_nowhere_is_refused(name, value):
+    model = model_of(PEOPLE, None)
+    packed = msgspec.msgpack.decode(model.packed())
+    written = json.loads(packed["payload"])
+    written["learner"]["gradient_booster"]["model"]["trees"][0][name][0] = value
+    packed["payload"] = json.dumps(written).encode()
+    packed["manifest"]["sha256"] = hashlib.sha256(packed["payload"]).hexdigest()
+    with pytest.raises(Malformed):
+        Model.unpacked(msgspec.msgpack.encode(packed))
+
+
+def test_a_table_with_a_repeated_index_keeps_its_rows():
+    model = model_of(PEOPLE, forest())
+    frame = PEOPLE.head(3).set_axis([0, 0, 1])
+    assert model.table(frame).index.tolist() == [0, 0, 1]
+
+
+def test_a_booster_takes_numbers_beyond_single_precision():
+    model = model_of(PEOPLE, None)
+    far = PEOPLE.head(2).assign(age=[1e300, -1e300])
+    assert len(model.predict(far)) == 2

@@ -5,18 +5,22 @@ import sqlite3
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
 import cotune
 from cotune.errors import DataError, FederationError, UsageError
+from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, encode
 from cotune.learners import register_learner
 from cotune.party.tasks import REASONS
+from cotune.testing.faults import Faulty, Killed
 from tests.parts import (
     Counting,
     Exiting,
+    OwnLearner,
     Raising,
     diabetes,
     federation_of,
@@ -368,3 +372,50 @@ def test_wrong_arguments_leave_no_folder(tmp_path):
     with federation_of(TABLES) as federation, pytest.raises(UsageError, match="unknown learner"):
         cotune.tune(federation, learners=["no_such"], run=tmp_path / "run", train=False)
     assert not (tmp_path / "run").exists()
+
+
+# The model in the end
+
+
+def test_a_search_that_a_budget_ended_is_resumed_into_its_training(tmp_path):
+    """Killed after a checkpoint of the training: the search is not asked further than before."""
+    settings = {"learners": ["random_forest"], "trials": 9, "folds": 2, "rounds": 4}
+    settings["fixed"] = {"random_forest": {"n_estimators": 150}}  # trained in two pieces
+    with federation_of(TABLES) as federation:
+        whole = cotune.tune(federation, **settings)
+        dying = Faulty(federation.engine, dies_at=whole.ledger.rounds)
+        with pytest.raises(Killed):
+            cotune.tune(Federation(dying), **settings, run=tmp_path / "run")
+        resumed = cotune.resume(tmp_path / "run", federation)
+    assert resumed.ended == whole.ended
+    assert "budget" in whole.ended
+    assert resumed.ledger.rounds == whole.ledger.rounds
+    frame = pd.concat(TABLES.values())
+    same = resumed.model.predict_proba(frame) == whole.model.predict_proba(frame)
+    assert same.to_numpy().all()
+
+
+class Untrainable(OwnLearner):
+    """Its models are of a type that may not leave a party."""
+
+    name = "untrainable"
+
+
+def test_a_search_whose_model_cannot_be_made_is_kept(tmp_path, registry):
+    register_learner(Untrainable())
+    settings = {"learners": ["untrainable"], "trials": 2, "folds": 2, "run": tmp_path / "run"}
+    with federation_of(TABLES) as federation:
+        with pytest.raises(FederationError):
+            cotune.tune(federation, **settings)
+        outcome = cotune.resume(tmp_path / "run", federation, train=False)
+    assert len(outcome.trials) == 2
+    with pytest.raises(UsageError, match="there is no model"):
+        _ = outcome.model
+
+
+def test_what_the_search_left_to_the_library_is_trained_as_it_was_judged():
+    own = {"svm": {"C": (0.5, 2.0), "gamma": (0.01, 0.02)}}
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(federation, learners=["svm"], trials=1, folds=2, space=own)
+    assert "class_weight" not in outcome.best_params
+    assert outcome.model.estimator[-1].class_weight is None  # scikit-learn's, not the papers'

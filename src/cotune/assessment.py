@@ -15,6 +15,7 @@ from cotune.outcome import Outcome
 from cotune.party.train.assess import Assess, Assessed
 from cotune.problem import Budget, metric
 from cotune.run import read_record
+from cotune.tuning import check_same
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,14 +82,18 @@ def evaluate(run: str | Path | Outcome, federation: Federation | None = None) ->
         raise UsageError(
             "no rows were set aside when the run was made: tune with --holdout 0.2, say"
         )
-    if federation is not None:
+    if outcome.run is None:
+        if federation is None:
+            raise UsageError("the run has no folder: pass the federation that it was made with")
         return _assess(outcome, federation)
     from cotune.simulation import again
 
-    if outcome.run is None:
-        raise UsageError("the run has no folder: pass the federation that it was made with")
     folder = Path(outcome.run)
-    with again(read_record(folder).origin, state=folder / "parties") as federation:
+    record = read_record(folder)
+    if federation is not None:
+        check_same(record, federation)
+        return _assess(outcome, federation)
+    with again(record.origin, state=folder / "parties") as federation:
         return _assess(outcome, federation)
 
 

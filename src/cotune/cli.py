@@ -242,9 +242,10 @@ def compare(
 
 @cli.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--no-train", is_flag=True, help="Leave the training out; it may have failed.")
 @quiet_option
 @json_option
-def resume(folder: Path, quiet: bool, as_json: bool) -> None:
+def resume(folder: Path, no_train: bool, quiet: bool, as_json: bool) -> None:
     """Go on with a run that was stopped.
 
     The outcome is that of a run which was never stopped. A finished run is shown again.
@@ -260,7 +261,7 @@ def resume(folder: Path, quiet: bool, as_json: bool) -> None:
         _report_comparison(plan, outcomes, folder, as_json)
     else:
         with _under_way("resuming", folder, quiet):
-            outcome = resumed(folder, quiet)
+            outcome = resumed(folder, quiet, train=not no_train)
         _report(outcome, as_json)
 
 
@@ -290,6 +291,8 @@ def predict(folder: Path, data: str, out: Path | None) -> None:
 
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out {out}: give a file that ends in .csv or .parquet")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise UsageError(f"--out {out}: there is no folder {out.parent}")
     table = Model.load(folder).table(load(data))
     if out is None:
         click.echo(table.to_csv(index=False), nl=False)

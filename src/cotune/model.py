@@ -102,7 +102,8 @@ class Model:
         predicted = pd.DataFrame({"prediction": self.predict(frame)}, index=frame.index)
         if self.schema.task == "regression":
             return predicted
-        return predicted.join(self.predict_proba(frame).add_prefix("probability "))
+        each = self.predict_proba(frame).add_prefix("probability ")
+        return pd.concat([predicted, each], axis=1)
 
     def encoded(self, frame: pd.DataFrame) -> np.ndarray:
         """The frame's rows as the estimator takes them."""

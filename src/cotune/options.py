@@ -240,10 +240,18 @@ _tuning = (
         show_default="none",
         help="multishot: stop at this loss.",
     ),
-    click.option("--max-rounds", "rounds", type=int, metavar="N", help="Budget in rounds."),
-    click.option("--max-fits", "fits", type=int, metavar="N", help="Budget in model fits."),
-    click.option("--max-seconds", "seconds", type=float, metavar="S", help="Budget in seconds."),
-    click.option("--max-bytes", "bytes", type=int, metavar="N", help="Budget in bytes sent."),
+    click.option(
+        "--max-rounds", "rounds", type=int, metavar="N", help="Budget of the search in rounds."
+    ),
+    click.option(
+        "--max-fits", "fits", type=int, metavar="N", help="Budget of the search in model fits."
+    ),
+    click.option(
+        "--max-seconds", "seconds", type=float, metavar="S", help="Budget of the search in seconds."
+    ),
+    click.option(
+        "--max-bytes", "bytes", type=int, metavar="N", help="Budget of the search in bytes sent."
+    ),
     click.option(
         "--quorum",
         type=float,

@@ -17,6 +17,7 @@ from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
 from cotune.problem import Scaling
 from cotune.stored import OF_MODELS, Untrusted, dumped, loaded
+from cotune.trees import check_links
 
 #: Of the files below; a model with another is refused.
 FORMAT = 1
@@ -119,14 +120,15 @@ def versions(payload: str) -> dict[str, str]:
 
 def _read(payload: bytes, manifest: Manifest) -> Any:
     if manifest.payload == BOOSTER:
-        return _booster(payload)
+        return _booster(payload, len(manifest.schema.columns))
     columns = len(manifest.schema.columns)
     if manifest.features == "dense":
         columns = dense_form(np.empty((0, columns)), manifest.schema).shape[1]
     return loaded(payload, columns, OF_MODELS)
 
 
-def _booster(payload: bytes) -> Any:
+def _booster(payload: bytes, columns: int) -> Any:
+    _check_booster(payload, columns)
     try:
         import xgboost
     except ImportError as error:
@@ -139,6 +141,27 @@ def _booster(payload: bytes) -> Any:
     except xgboost.core.XGBoostError as error:
         raise Malformed("XGBoost does not take it") from error
     return booster
+
+
+class _BoosterTree(msgspec.Struct):
+    left_children: list[int]
+    right_children: list[int]
+    split_indices: list[int]
+
+
+def _check_booster(payload: bytes, columns: int) -> None:
+    """XGBoost follows the numbers in a model without looking: others would read foreign memory."""
+    try:
+        model = msgspec.json.decode(payload)["learner"]["gradient_booster"]["model"]
+        trees = msgspec.convert(model["trees"], list[_BoosterTree])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, TypeError) as error:
+        raise Malformed("it is not a model of XGBoost's trees") from error
+    for tree in trees:
+        links = (tree.left_children, tree.right_children, tree.split_indices)
+        if len({len(one) for one in links}) != 1:
+            raise Malformed("a tree's nodes are not told alike")
+        left, right, feature = (np.array(one, dtype=np.int64) for one in links)
+        check_links(left, right, feature, columns)
 
 
 class _Versioned(msgspec.Struct):

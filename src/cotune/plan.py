@@ -134,8 +134,8 @@ def discarded_if_refused(folder: Path) -> Iterator[None]:
         raise
 
 
-def resumed(folder: Path, quiet: bool) -> Outcome:
+def resumed(folder: Path, quiet: bool, train: bool = True) -> Outcome:
     """The outcome of a run that was begun before."""
     import cotune
 
-    return cotune.resume(folder, progress=False if quiet else None)
+    return cotune.resume(folder, train=train, progress=False if quiet else None)

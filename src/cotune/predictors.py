@@ -8,6 +8,8 @@ import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from cotune.party.train.bins import LARGEST
+
 
 def probabilities(estimator: Any, X: np.ndarray) -> np.ndarray:
     """One column per class that the estimator knows.
@@ -78,6 +80,7 @@ class OfBooster:
         from xgboost import DMatrix
 
         names, types = self._booster.feature_names, self._booster.feature_types
+        X = np.clip(X, -LARGEST, LARGEST)  # beyond, XGBoost refuses; training did the same
         rows = DMatrix(X, feature_names=names, feature_types=types, enable_categorical=True)
         output: np.ndarray = self._booster.predict(rows)
         return output.astype(np.float64)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from cotune import learners as known_learners
-from cotune import methods
+from cotune import methods, training
 from cotune.data.schema import Schema, TaskKind
 from cotune.errors import UsageError, choices
 from cotune.problem import METRICS, Budget, Problem, Scaling, Weights, metric
@@ -45,11 +45,9 @@ class Settings(msgspec.Struct, frozen=True):
         methods.options_of(self.method, self.options)
         for name in (*self.learners, *self.spaces, *self.fixed):
             known_learners.require(known_learners.learner(name))
-            if self.train and known_learners.learner(name).keeps_rows:
-                raise UsageError(
-                    f"a model of {name!r} holds rows, which may not leave their party: tune it "
-                    "without training (--no-train)"
-                )
+        if self.train:
+            for name in self.learners or USUAL_LEARNERS:
+                training.check(name)
         if self.metric is not None and self.task not in (None, metric(self.metric).task):
             raise UsageError(f"the metric {self.metric!r} is not one for {self.task}")
         if not isinstance(self.folds, int) or self.folds < 2:

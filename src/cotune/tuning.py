@@ -18,7 +18,7 @@ from cotune.outcome import MODEL, Outcome
 from cotune.party.task import Configuration
 from cotune.problem import Budget, Scaling, Weights
 from cotune.progress import Progress, display
-from cotune.run import Run
+from cotune.run import Record, Run
 from cotune.settings import Settings, spaces_as_json
 from cotune.space import Space
 from cotune.trial import Step, Trial
@@ -138,9 +138,15 @@ def tune(
 
 
 def resume(
-    run: str | Path, federation: Federation | None = None, *, progress: bool | None = None
+    run: str | Path,
+    federation: Federation | None = None,
+    *,
+    train: bool = True,
+    progress: bool | None = None,
 ) -> Outcome:
     """Go on with a run that was killed or interrupted; the outcome is as if it had not been.
+
+    With `train=False` no model is trained, whatever the run was started with.
 
     Finished rounds are read from the journal. The federation is made anew if it was a simulation
     on files or named data sets; otherwise pass one with the same parties and rows.
@@ -154,19 +160,22 @@ def resume(
         return Outcome.load(folder)
     with closing(opened):
         if federation is not None:
-            _check_same(opened, federation)
-            return _conduct(federation, opened, progress)
+            check_same(opened.record, federation)
+            return _conduct(federation, opened, progress, train)
         with again(opened.record.origin, state=folder / "parties") as federation:
-            return _conduct(federation, opened, progress)
+            return _conduct(federation, opened, progress, train)
 
 
-def _check_same(run: Run, federation: Federation) -> None:
-    before, now = run.record.origin.get("fingerprint"), federation.origin.get("fingerprint")
+def check_same(record: Record, federation: Federation) -> None:
+    """Refuse a federation that has other rows than the run was made with."""
+    before, now = record.origin.get("fingerprint"), federation.origin.get("fingerprint")
     if before != now:
         raise DataError("the federation's rows are not those that the run was started with")
 
 
-def _conduct(federation: Federation, run: Run, progress: bool | None) -> Outcome:
+def _conduct(
+    federation: Federation, run: Run, progress: bool | None, may_train: bool = True
+) -> Outcome:
     """Agree on the problem, run the method, keep what it yields."""
     settings = run.record.settings
     bound = federation.for_run(run.record.id, run.journal, settings.budget)
@@ -175,7 +184,7 @@ def _conduct(federation: Federation, run: Run, progress: bool | None) -> Outcome
         with display(progress, settings, bound) as shown:
             ended = _run_method(bound, settings, steps, shown)
             outcome = _outcome(bound, settings, steps, ended, run)
-            if settings.train:
+            if settings.train and may_train:
                 outcome = _trained(bound, outcome, shown)
         run.finish(outcome.encoded())
         return outcome
@@ -215,10 +224,18 @@ def _trained(federation: Federation, outcome: Outcome, shown: Progress) -> Outco
     searched = federation.ledger.rounds
     federation.budget = Budget()
     best = Configuration(outcome.best_learner, outcome.best_params)
-    model = train(federation, outcome.problem, best, lambda stage: shown.stage(stage, best.learner))
+    try:
+        model = train(
+            federation, outcome.problem, best, lambda stage: shown.stage(stage, best.learner)
+        )
+        if outcome.run is not None:
+            model.save(Path(outcome.run) / MODEL)
+    except (UsageError, DataError) as error:  # not of the kind after which a run is discarded
+        raise FederationError(
+            f"the search is finished and kept, but its model could not be made: {error}; resume "
+            "the run without training (--no-train) to have its result"
+        ) from error
     outcome = msgspec.structs.replace(outcome, rounds=tuple(federation.ledger), searched=searched)
-    if outcome.run is not None:
-        model.save(Path(outcome.run) / MODEL)
     vars(outcome)["model"] = model
     return outcome
 

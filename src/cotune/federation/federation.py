@@ -181,6 +181,9 @@ class Federation:
         return entry
 
     def _recorded(self, request: Request, asked: tuple[str, ...], otherwise: Task | None) -> Round:
+        if self.journal.computed(request.round - 1):  # the search had come to its end here
+            self._allowed(request.task, self._messages(request, asked))
+            raise BudgetSpent("the budget is spent")
         question = _digest(request, asked)
         entry = self.journal.recorded(request.round, question)
         if entry is None:

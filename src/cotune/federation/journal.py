@@ -68,6 +68,14 @@ class Journal:
             )
             self._database.execute("REPLACE INTO checkpoints VALUES (?, ?)", (since, state))
 
+    def computed(self, since: int) -> bool:
+        """Whether a computation that began after that round has a checkpoint."""
+        with self._plain_errors():
+            row = self._database.execute(
+                "SELECT 1 FROM checkpoints WHERE since = ?", (since,)
+            ).fetchone()
+        return row is not None
+
     def restored(self, since: int) -> tuple[list[Round], bytes] | None:
         """The last checkpoint of a computation that began after that round, and its rounds."""
         with self._plain_errors():

@@ -45,6 +45,11 @@ class Round(msgspec.Struct, frozen=True):
     def answered(self) -> int:
         return len(self.asked) - len(self.failures)
 
+    @property
+    def heard(self) -> tuple[str, ...]:
+        """The parties that answered."""
+        return tuple(party for party in self.asked if party not in self.failures)
+
 
 class Failure(msgspec.Struct, frozen=True):
     """A row of the table of failures."""
@@ -69,6 +74,11 @@ class Ledger:
 
     def __iter__(self) -> Iterator[Round]:
         return iter(self._rounds)
+
+    @property
+    def last(self) -> Round:
+        """The newest round."""
+        return self._rounds[-1]
 
     @property
     def rounds(self) -> int:

@@ -92,8 +92,12 @@ def set_aside(
     classes = target in frame.columns and has_classes(frame[target])
     labels = as_text(frame[target]).astype(str).to_numpy() if classes else None
     order = _proportioned(len(frame), labels, seed_of(seed, "holdout"))
-    held = max(1, round(share * len(frame)))
-    return frame.iloc[np.sort(order[held:])], frame.iloc[np.sort(order[:held])]
+    held, kept = np.split(order, [max(1, round(share * len(frame)))])
+    if labels is not None:  # of every class at least one row is learnt from
+        firsts = held[np.unique(labels[held], return_index=True)[1]]
+        lonely = firsts[~np.isin(labels[firsts], labels[kept])]
+        held, kept = held[~np.isin(held, lonely)], np.append(kept, lonely)
+    return frame.iloc[np.sort(kept)], frame.iloc[np.sort(held)]
 
 
 def _proportioned(rows: int, labels: np.ndarray | None, seed: int) -> np.ndarray:

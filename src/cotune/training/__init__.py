@@ -50,6 +50,38 @@ def trainer(learner: str) -> Trainer:
     return found
 
 
+def check(learner: str) -> None:
+    """Refuse, before any work is done, a learner that cannot be trained here."""
+    chosen = learners.learner(learner)
+    without = "tune it without training (--no-train)"
+    if chosen.keeps_rows:
+        raise UsageError(
+            f"a model of {learner!r} holds rows, which may not leave their party: {without}"
+        )
+    if chosen.trained_by == "histogram" and not learners.available("xgboost"):
+        raise UsageError(
+            f"the model of {learner!r} is one of XGBoost, which is not installed: "
+            f"pip install 'cotune[boost]', or {without}"
+        )
+
+
+def settled(problem: Problem, configuration: Configuration) -> dict[str, Any]:
+    """All parameters that matter: the configuration's and, where it says nothing, the library's.
+
+    The same as in the search, where the library fills the gaps; not the papers' baseline.
+    """
+    learner = learners.learner(configuration.learner)
+    estimator: Any = learner.estimator(
+        configuration.params, task=problem.task, seed=problem.seed, schema=problem.schema
+    )
+    library = estimator.get_params()
+    usual = {
+        name: value if library.get(name) in (None, -1) else library[name]
+        for name, value in learner.defaults(problem.task).items()
+    }
+    return usual | configuration.params
+
+
 def train(
     federation: Federation,
     problem: Problem,

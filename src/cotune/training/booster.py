@@ -27,7 +27,7 @@ def booster(
 ) -> Any:
     """An `xgboost.Booster` of the trees; it predicts probabilities, or numbers in their unit.
 
-    Its rows are encoded as `cotune.party.rows.trees_form` does it. A regression's trees are in
+    Its rows are encoded as `cotune.data.encode.trees_form` does it. A regression's trees are in
     deviations of the target from its mean.
     """
     import xgboost

@@ -135,12 +135,11 @@ def _ask(
     sums = federation.sum(task)
     mass = float(sums.sum("mass")[0])
     penalty = aim.penalised / (aim.C * mass)
-    *_, entry = federation.ledger
     seen = Seen(
         at,
         float(sums.sum("loss")[0]) / mass + 0.5 * float(penalty @ at**2),
         sums.sum("gradient") / mass + penalty * at,
-        tuple(sorted(set(entry.asked) - set(entry.failures))),
+        federation.ledger.last.heard,
     )
     if wanted == "none":
         return seen, None

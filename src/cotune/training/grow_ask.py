@@ -20,8 +20,8 @@ MOST_NUMBERS = 2**22
 #: Bins that must be empty are left out of a reply once they are at least this share.
 WORTH_A_MASK = 0.25
 
-#: Which parties answered: how many, and their weight.
-Answered = tuple[int, float]
+#: Which parties answered.
+Answered = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Asker:
             if nodes:
                 channels = [sums.sum(name).reshape(-1, cells) for name in self._asked]
                 parts.append(_unmasked(np.concatenate(channels), mask, len(nodes), layout))
-            answered += [(sums.parties, sums.weight)] * len(nodes)
+            answered += [self.federation.ledger.last.heard] * len(nodes)
         return parts[1] if len(parts) == 2 else np.concatenate(parts, axis=1), answered
 
     @property

@@ -14,13 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from cotune import learners
 from cotune.data.schema import Schema
 from cotune.federation.federation import Federation
 from cotune.party.task import Configuration
 from cotune.party.train.grow import Start, Tree
 from cotune.problem import Problem, seed_of
-from cotune.training import Stage
+from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
 from cotune.training.booster import booster
 from cotune.training.grow import Growth
@@ -47,9 +46,8 @@ def histogram(
     federation: Federation, problem: Problem, configuration: Configuration
 ) -> Generator[Stage, None, Any]:
     """Train `hgb`, `xgboost` or `lightgbm`; the model is an `xgboost.Booster` for all three."""
-    learners.require(learners.learner("xgboost"))
     schema, name = problem.schema, configuration.learner
-    params = problem.defaults(name) | configuration.params
+    params = settled(problem, configuration)
     rules = _in_deviations(rules_of(name, params, len(schema.classes)), schema)
     seed = seed_of(problem.seed, "histogram", name)
     progress = _restored(federation.restored()) or _begun(federation, problem, rules)

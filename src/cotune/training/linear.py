@@ -62,7 +62,7 @@ def linear(
 
 def unfitted(problem: Problem, configuration: Configuration, understood: set[str]) -> Any:
     """The learner's own estimator, if the configuration sets nothing that is not `understood`."""
-    params = problem.defaults(configuration.learner) | configuration.params
+    params = configuration.params
     estimator: Any = learners.learner(configuration.learner).estimator(
         params, task=problem.task, seed=problem.seed, schema=problem.schema
     )

@@ -17,7 +17,7 @@ from cotune.party.task import Configuration
 from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Split, Start
 from cotune.problem import Problem, seed_of
-from cotune.training import Stage
+from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
 from cotune.training.grow_ask import Answered, Asker, Layout, Told
 from cotune.training.grow_impurity import Chosen, Criterion, Search, purity
@@ -47,10 +47,12 @@ def tree(
     to a leaf.
     """
     name = configuration.learner
-    params = problem.defaults(name) | configuration.params
+    params = settled(problem, configuration)
     for parameter in params:
         if parameter not in KNOWN:
             raise UsageError(choices(parameter, f"{name} parameter in federated training", KNOWN))
+    if problem.task == "regression" and params.get("criterion", "squared_error") != "squared_error":
+        raise UsageError(f"{name} of numbers is trained by squared_error only: fix its criterion")
     saved = federation.restored()
     if saved is None:
         bins = shared_bins(federation, problem, codes_are_numbers=True)

@@ -49,6 +49,9 @@ class Assess(Task, frozen=True):
         party.require(self.learner)
         model = Model.unpacked(self.model)
         problem = party.problem
+        mine = (problem.schema, problem.scaling, learner(self.learner).features)
+        if (model.schema, model.scaling, model.features) != mine:
+            raise Malformed("the model is not one of this run's problem")
         X, y = model.encoded(party.held_out), encode_target(party.held_out, problem.schema)
         classes = np.arange(len(problem.schema.classes))
         began = time.thread_time()

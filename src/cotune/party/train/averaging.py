@@ -124,9 +124,8 @@ def untrained(
     """
     from sklearn.neural_network import MLPClassifier, MLPRegressor
 
-    params = problem.defaults(configuration.learner) | configuration.params
     asked: Any = learner.estimator(
-        params, task=problem.task, seed=problem.seed, schema=problem.schema
+        configuration.params, task=problem.task, seed=problem.seed, schema=problem.schema
     )
     if asked.solver != "adam":
         raise UsageError(f"solver is {asked.solver!r}: the federation trains by 'adam' only")

@@ -44,7 +44,7 @@ class Bins(msgspec.Struct, frozen=True, dict=True):
                 found = np.where(missing, 0, values).astype(np.int64)
             else:
                 found = np.searchsorted(edges, single(values), side="right")
-            binned[:, position] = np.where(missing, size, np.minimum(found, size - 1))
+            binned[:, position] = np.where(missing, size, np.clip(found, 0, size - 1))
         return binned
 
 
