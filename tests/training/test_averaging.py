@@ -19,6 +19,7 @@ FAST = {
     "batch_size": 32,
     "tol": 1e-3,
     "n_iter_no_change": 5,
+    "early_stopping": True,
 }
 
 

@@ -59,7 +59,7 @@ def test_products_of_the_features_come_close_to_the_kernel():
 def test_the_features_at_the_parties_are_those_of_the_pipeline():
     """What is the least loss to the parties is it to the pipeline: its gradient is next to 0."""
     frame = iris()
-    model, problem, _ = trained(parts(frame), "svm", {"class_weight": None})
+    model, problem, _ = trained(parts(frame), "svm", {"gamma": 0.1})
     X, y = rows_of(frame, problem)
     signs = np.where(y[:, None] == np.arange(3), 1.0, -1.0)
     short = np.maximum(0.0, 1.0 - signs * model.decision_function(X))
@@ -79,7 +79,7 @@ def test_a_party_may_lack_classes():
 def test_the_split_of_the_rows_changes_nothing():
     frame = wine()
     problem = problem_of(frame, learners=("svm",))
-    models = [trained(parts(frame, count), "svm", {}, problem)[0] for count in (1, 5)]
+    models = [trained(parts(frame, count), "svm", {"gamma": 0.1}, problem)[0] for count in (1, 5)]
     np.testing.assert_allclose(models[0][1].coef_, models[1][1].coef_, rtol=0, atol=1e-6)
 
 
@@ -94,7 +94,7 @@ def test_a_killed_training_resumes_to_the_same_machine(tmp_path):
 
 def test_the_pipeline_is_scikit_learns_own_and_holds_no_rows():
     frame = iris()
-    model, problem, _ = trained(parts(frame), "svm", {})
+    model, problem, _ = trained(parts(frame), "svm", {"gamma": 0.1})
     saved = skops.io.dumps(model)
     assert skops.io.get_untrusted_types(data=saved) == []
     X, _ = rows_of(frame, problem)

@@ -15,7 +15,7 @@ from tests.parts import ask, diabetes, iris, party_of, problem_of
 
 FRAME = iris()
 PROBLEM = problem_of(FRAME, learners=("mlp",))
-SMALL = Configuration("mlp", {"hidden_layer_sizes": 8, "batch_size": 16})
+SMALL = Configuration("mlp", {"hidden_layer_sizes": 8, "batch_size": 16, "early_stopping": True})
 
 
 def network(problem=PROBLEM, configuration=SMALL, columns=4):
