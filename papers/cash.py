@@ -507,6 +507,8 @@ def form_of(arguments: argparse.Namespace, forms: Mapping[str, Form]) -> tuple[s
     return name, replace(form, seeds=arguments.seeds) if arguments.seeds else form
 
 
+#: Of every table of accuracies.
+HEADER = ["data set", "column", "paper", "cotune", "+-", "all rows", "clients", "learners chosen"]
 #: Said under every table of accuracies.
 TRAINING = (
     "Accuracies in percent. The papers train the winner by federated learning; here it is trained "

@@ -10,6 +10,7 @@ from typing import Any
 
 from cash import (
     DATASETS,
+    HEADER,
     REQUIRED,
     TABLES,
     TOLERANCE,
@@ -83,17 +84,7 @@ def accuracy_table(store: Store, form: Form) -> tuple[Table, dict[str, Any]]:
                 "learners": chosen,
                 "params": values_of(store, runs, "params"),
             }
-    header = [
-        "data set",
-        "column",
-        "paper",
-        "cotune",
-        "+-",
-        "all rows",
-        "clients",
-        "learners chosen",
-    ]
-    return Table("DASH, Table 1", header, rows, TRAINING), data
+    return Table("DASH, Table 1", HEADER, rows, TRAINING), data
 
 
 def improvement_table(store: Store, form: Form) -> tuple[Table, dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 from cash import (
     DATASETS,
     FLASH,
+    HEADER,
     REQUIRED,
     TABLES,
     TOLERANCE,
@@ -86,17 +87,7 @@ def accuracy_table(store: Store, form: Form) -> tuple[Table, dict[str, Any]]:
     note = (
         f"{TRAINING} auto-sklearn is not run. FLASH's own accuracies are in figures 1 and 2 only."
     )
-    header = [
-        "data set",
-        "column",
-        "paper",
-        "cotune",
-        "+-",
-        "all rows",
-        "clients",
-        "learners chosen",
-    ]
-    return Table("FLASH, Table 1", header, rows, note), data
+    return Table("FLASH, Table 1", HEADER, rows, note), data
 
 
 def improvement_table(store: Store, form: Form) -> tuple[Table, dict[str, Any]]:

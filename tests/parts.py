@@ -207,3 +207,19 @@ class Hanging(OwnLearner):
         if params["depth"] == 1:
             time.sleep(600)
         return super().estimator(params, task=task, seed=seed, schema=schema)
+
+
+class Nearest:
+    """A surrogate that costs nothing: the loss of the nearest trial, the first of equals."""
+
+    def __init__(self, space, kind, seed):
+        self._space = space
+
+    def fit(self, configurations, losses, doubts=None):
+        self._trials, self._losses = list(configurations), np.array(losses)
+        return self
+
+    def predict(self, configurations):
+        apart = [[self._space.distance(c, t) for t in self._trials] for c in configurations]
+        mean = self._losses[np.argmin(apart, axis=1)]
+        return mean, np.zeros(len(mean))

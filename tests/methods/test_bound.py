@@ -13,6 +13,7 @@ from cotune.methods import bound
 from cotune.methods.bound import OptimalityGap, gamma_p, optimality_gap
 from cotune.methods.surfaces import Evidence
 from cotune.space import Space, when
+from tests.parts import Nearest
 
 LINE = Space({"x": (0.0, 1.0)})
 MIXED = Space(
@@ -25,22 +26,6 @@ MIXED = Space(
         "solver": "adam",
     }
 )
-
-
-class Nearest:
-    """Interpolates: the loss of the nearest trial, the first of equals."""
-
-    def __init__(self, space, kind, seed):
-        self._space = space
-
-    def fit(self, configurations, losses, doubts=None):
-        self._trials, self._losses = list(configurations), np.array(losses)
-        return self
-
-    def predict(self, configurations):
-        apart = [[self._space.distance(c, t) for t in self._trials] for c in configurations]
-        mean = self._losses[np.argmin(apart, axis=1)]
-        return mean, np.zeros(len(mean))
 
 
 def interpolated(*arguments, draws=0, **options):

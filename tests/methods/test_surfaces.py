@@ -12,6 +12,7 @@ from cotune.errors import UsageError
 from cotune.methods import surfaces
 from cotune.methods.surfaces import Evidence, Minimiser, diverse, minimise, surface
 from cotune.space import Space, when
+from tests.parts import Nearest
 from tests.test_space import seeds, spaces
 
 LINE = Space({"x": (0.0, 1.0)})
@@ -115,22 +116,6 @@ def evidences(draw):
         trials = [MIXED.sample(rng) for _ in range(draw(st.integers(1, 8)))]
         parties.append(Evidence(trials, rng.random(len(trials)).tolist(), 1 + rng.random()))
     return parties
-
-
-class Nearest:
-    """A surrogate that costs nothing: the loss of the nearest trial."""
-
-    def __init__(self, space, kind, seed):
-        self._space = space
-
-    def fit(self, configurations, losses, doubts=None):
-        self._trials, self._losses = list(configurations), np.array(losses)
-        return self
-
-    def predict(self, configurations):
-        apart = [[self._space.distance(c, t) for t in self._trials] for c in configurations]
-        mean = self._losses[np.argmin(apart, axis=1)]
-        return mean, np.zeros(len(mean))
 
 
 @settings(max_examples=30, deadline=None)

@@ -25,6 +25,7 @@ from cotune.training import Stage
 from cotune.training.bins import shared_bins
 from cotune.training.histogram import histogram
 from tests.parts import diabetes, federation_of, iris, parts, people, problem_of, unreliable, wine
+from tests.training.trained import stages_and_model
 
 LEARNERS = ["hgb", "xgboost", "lightgbm"]
 FEW = {
@@ -32,17 +33,6 @@ FEW = {
     "xgboost": {"n_estimators": 8, "max_depth": 4},
     "lightgbm": {"n_estimators": 8, "min_child_samples": 3},
 }
-
-
-def stages_and_model(federation, problem, learner, params):
-    federation.problem = problem
-    steps = histogram(federation, problem, Configuration(learner, params))
-    stages = []
-    while True:
-        try:
-            stages.append(next(steps))
-        except StopIteration as end:
-            return stages, end.value
 
 
 def trained(tables, learner="hgb", params=None, *, problem=None):

@@ -19,24 +19,14 @@ from cotune.party.task import Configuration
 from cotune.problem import Budget
 from cotune.training.tree import tree
 from tests.parts import diabetes, federation_of, iris, parts, people, problem_of, unreliable, wine
-
-
-def stages_and_model(federation, problem, params, learner="decision_tree"):
-    federation.problem = problem
-    steps = tree(federation, problem, Configuration(learner, params))
-    stages = []
-    while True:
-        try:
-            stages.append(next(steps))
-        except StopIteration as end:
-            return stages, end.value
+from tests.training.trained import stages_and_model
 
 
 def trained(tables, params=None, learner="decision_tree", *, problem=None):
     if problem is None:
         problem = problem_of(*tables.values(), learners=(learner,))
     with federation_of(tables) as federation:
-        return stages_and_model(federation, problem, params or {}, learner)[1], problem
+        return stages_and_model(federation, problem, learner, params or {})[1], problem
 
 
 def same(one, other) -> bool:
@@ -173,7 +163,7 @@ def test_a_parameter_that_cannot_be_honoured_is_refused():
 def test_stages_count_rows_that_have_come_to_a_leaf():
     problem = problem_of(*parts(wine()).values())
     with federation_of(parts(wine())) as federation:
-        stages, _ = stages_and_model(federation, problem, {})
+        stages, _ = stages_and_model(federation, problem, "decision_tree", {})
     done = [stage.done for stage in stages]
     assert done == sorted(done)
     assert stages[-1].done == stages[-1].of == 178
@@ -192,7 +182,7 @@ def test_a_killed_training_resumes_to_the_same_tree(tmp_path, steps):
                 for _ in range(count):
                     next(training)
             else:
-                _, model = stages_and_model(federation, problem, {})
+                _, model = stages_and_model(federation, problem, "decision_tree", {})
             federation.journal.close()
     assert same(model, whole)
 
@@ -208,12 +198,12 @@ def test_parties_that_forget_or_come_and_go_leave_a_tree():
 
     federation = unreliable(parts(frame), forget)
     with federation:
-        assert same(stages_and_model(federation, problem, {})[1], expected)
+        assert same(stages_and_model(federation, problem, "decision_tree", {})[1], expected)
 
     def late(call, party, reply):
         away = party == "party-3" and call % 5 == 0
         return Refusal("timeout", "too late") if away else reply
 
     with unreliable(parts(frame), late) as federation:
-        _, model = stages_and_model(federation, problem, {})
+        _, model = stages_and_model(federation, problem, "decision_tree", {})
     assert np.isfinite(model.predict_proba(encode(frame, problem.schema, "codes"))).all()

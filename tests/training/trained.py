@@ -10,6 +10,18 @@ from cotune.training import trainer
 from tests.parts import federation_of, problem_of
 
 
+def stages_and_model(federation, problem, learner, params):
+    """All stages of a training, and the fitted estimator."""
+    federation.problem = problem
+    steps = trainer(learner)(federation, problem, Configuration(learner, params))
+    stages = []
+    while True:
+        try:
+            stages.append(next(steps))
+        except StopIteration as end:
+            return stages, end.value
+
+
 def run(federation, problem, learner, params, stages=None):
     """The fitted estimator; or None, given up after a number of stages."""
     steps = trainer(learner)(federation, problem, Configuration(learner, params))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
 from sklearn import metrics
 
+from cotune.predictors import probabilities
 from cotune.problem import Problem
 
 
@@ -51,20 +51,9 @@ def balanced_accuracy(y: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def _class_scores(estimator: Any, X: np.ndarray, present: np.ndarray, classes: int) -> np.ndarray:
-    """One column per class of the schema; a class that was not there to learn scores lowest.
-
-    A learner without probabilities is read by the logistic function of its decision values.
-    """
-    if hasattr(estimator, "predict_proba"):
-        scores = estimator.predict_proba(X)
-    else:
-        decision = estimator.decision_function(X)
-        if decision.ndim == 1:
-            scores = np.column_stack([expit(-decision), expit(decision)])
-        else:
-            scores = softmax(decision, axis=1)
+    """One column per class of the schema; a class that was not there to learn scores lowest."""
     full = np.zeros((len(X), classes))
-    full[:, present] = _finite(scores)
+    full[:, present] = _finite(probabilities(estimator, X))
     return full
 
 
