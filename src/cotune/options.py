@@ -280,6 +280,13 @@ _tuning = (
         help="Let the federation train the best configuration.",
     ),
     click.option(
+        "--merge-every",
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_default="never",
+        help="For slow networks: parties grow N boosted trees by themselves, then merge them.",
+    ),
+    click.option(
         "--holdout",
         type=click.FloatRange(0, 0.9),
         default=0.0,

@@ -11,6 +11,7 @@ from cotune import learners as known_learners
 from cotune import methods, training
 from cotune.data.schema import Schema, TaskKind
 from cotune.errors import UsageError, choices
+from cotune.party.train.merging import MOST_ROUNDS
 from cotune.problem import METRICS, Budget, Problem, Scaling, Weights, metric
 from cotune.space import Space
 
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
     scaling: Scaling = "standard"
     seed: int = 0
     train: bool = True
+    merge_every: int | None = None
     holdout: float = 0.0
     budget: Budget = msgspec.field(default_factory=Budget)
     options: dict[str, Any] = {}
@@ -58,6 +60,13 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(
                 f"the holdout is {self.holdout!r}: give a share of the rows from 0 to "
                 f"{MOST_HELD_OUT}"
+            )
+        if self.merge_every is not None and (
+            not isinstance(self.merge_every, int) or not 1 <= self.merge_every <= MOST_ROUNDS
+        ):
+            raise UsageError(
+                f"merge_every is {self.merge_every!r}: give a number of trees from 1 to "
+                f"{MOST_ROUNDS}"
             )
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))

@@ -40,6 +40,7 @@ def tune(
     scaling: Scaling = "standard",
     seed: int = 0,
     train: bool = True,
+    merge_every: int | None = None,
     holdout: float = 0.0,
     rounds: int | None = None,
     fits: int | None = None,
@@ -88,6 +89,9 @@ def tune(
         Of everything random.
     train
         Whether the federation trains the best configuration in the end: `outcome.model`.
+    merge_every
+        For slow networks: boosted trees are then not grown together, in many messages each, but
+        by every party for itself, this many in one message, and merged. Costs some accuracy.
     holdout
         The share of every party's rows that is set aside before anything else; `cotune.evaluate`
         judges the model by them.
@@ -127,6 +131,7 @@ def tune(
         scaling=scaling,
         seed=seed,
         train=train,
+        merge_every=merge_every,
         holdout=holdout,
         budget=budget,
         options=options,
@@ -185,7 +190,7 @@ def _conduct(
             ended = _run_method(bound, settings, steps, shown)
             outcome = _outcome(bound, settings, steps, ended, run)
             if settings.train and may_train:
-                outcome = _trained(bound, outcome, shown)
+                outcome = _trained(bound, settings, outcome, shown)
         run.finish(outcome.encoded())
         return outcome
     finally:
@@ -217,7 +222,9 @@ def _run_method(
     return "finished"
 
 
-def _trained(federation: Federation, outcome: Outcome, shown: Progress) -> Outcome:
+def _trained(
+    federation: Federation, settings: Settings, outcome: Outcome, shown: Progress
+) -> Outcome:
     """The outcome with the model that the federation trains; saved in the run's folder."""
     from cotune.training import train
 
@@ -226,7 +233,11 @@ def _trained(federation: Federation, outcome: Outcome, shown: Progress) -> Outco
     best = Configuration(outcome.best_learner, outcome.best_params)
     try:
         model = train(
-            federation, outcome.problem, best, lambda stage: shown.stage(stage, best.learner)
+            federation,
+            outcome.problem,
+            best,
+            lambda stage: shown.stage(stage, best.learner),
+            settings.merge_every,
         )
         if outcome.run is not None:
             model.save(Path(outcome.run) / MODEL)

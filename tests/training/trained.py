@@ -10,10 +10,10 @@ from cotune.training import trainer
 from tests.parts import federation_of, problem_of
 
 
-def stages_and_model(federation, problem, learner, params):
+def stages_and_model(federation, problem, learner, params, merge_every=None):
     """All stages of a training, and the fitted estimator."""
     federation.problem = problem
-    steps = trainer(learner)(federation, problem, Configuration(learner, params))
+    steps = trainer(learner, merge_every)(federation, problem, Configuration(learner, params))
     stages = []
     while True:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +42,15 @@ TRAINERS = {
 }
 
 
-def trainer(learner: str) -> Trainer:
-    """How the federation trains the learner of that name."""
+def trainer(learner: str, merge_every: int | None = None) -> Trainer:
+    """How the federation trains the learner of that name; `merge_every` as in `train`."""
     name = learners.learner(learner).trained_by
     if name not in TRAINERS:
         raise UsageError(choices(name, f"way of training {learner!r}", TRAINERS))
+    if name == "histogram" and merge_every is not None:
+        from cotune.training.merging import merging
+
+        return partial(merging, every=merge_every)
     found: Trainer = resolve_name(TRAINERS[name])
     return found
 
@@ -87,12 +92,17 @@ def train(
     problem: Problem,
     configuration: Configuration,
     watch: Callable[[Stage], None] = lambda _: None,
+    merge_every: int | None = None,
 ) -> Model:
-    """Train a configuration over the federation; `watch` is told how far it is."""
+    """Train a configuration over the federation; `watch` is told how far it is.
+
+    With `merge_every`, boosted trees are trained in few messages: see
+    `cotune.training.merging`. Other learners are trained as ever.
+    """
     from cotune.model import Model
 
     begun = federation.ledger.rounds
-    steps = trainer(configuration.learner)(federation, problem, configuration)
+    steps = trainer(configuration.learner, merge_every)(federation, problem, configuration)
     while True:
         try:
             watch(next(steps))

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from cotune.training.grow_ask import Layout
+from cotune.growth.layout import Layout
 
 Criterion = Literal["gini", "entropy", "squared_error"]
 

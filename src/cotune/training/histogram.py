@@ -6,9 +6,7 @@ every row's gradient is rounded before it is added up, so that all sums are exac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,16 +14,15 @@ import numpy as np
 
 from cotune.data.schema import Schema
 from cotune.federation.federation import Federation
+from cotune.growth.grow import Finished, grow_rounds
+from cotune.growth.rules import Rules, rules_of
 from cotune.party.task import Configuration
-from cotune.party.train.grow import Start, Tree
+from cotune.party.train.grow import Start, Tree, channels
 from cotune.problem import Problem, seed_of
 from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
 from cotune.training.booster import booster
-from cotune.training.grow import Growth
-from cotune.training.grow_ask import Asker, Finished, Layout, Told
-from cotune.training.grow_rules import Rules, rules_of
-from cotune.training.grow_split import drawn
+from cotune.training.grow_ask import Asker, Told
 
 #: Rounds of boosting between two checkpoints.
 EVERY = 10
@@ -48,26 +45,15 @@ def histogram(
     """Train `hgb`, `xgboost` or `lightgbm`; the model is an `xgboost.Booster` for all three."""
     schema, name = problem.schema, configuration.learner
     params = settled(problem, configuration)
-    rules = _in_deviations(rules_of(name, params, len(schema.classes)), schema)
+    rules = rules_of(name, params, schema)
     seed = seed_of(problem.seed, "histogram", name)
     progress = _restored(federation.restored()) or _begun(federation, problem, rules)
-    asker = Asker(
-        federation,
-        progress.told,
-        pairs=1,
-        hessians=schema.task == "classification",
-        counts=rules.counted or schema.task == "regression",
-    )
+    asker = Asker(federation, progress.told, 1, channels(schema, rules.counted))
     start = progress.told.start
-    for number in range(len(progress.trees), rules.rounds):
-        columns = range(len(start.bins.sizes))
-        if rules.columns < 1.0:
-            columns = drawn(rules.columns, len(columns), (seed, number)).tolist()
-        layout = Layout(start.bins, tuple(columns))
-        growth = Growth(asker, rules, layout, len(start.base), (seed, number))
-        last = growth.grow(progress.last)
+    numbers = range(len(progress.trees), rules.rounds)
+    rounds = grow_rounds(asker, rules, start.bins, len(start.base), seed, numbers, progress.last)
+    for done, last in zip(range(numbers.start + 1, numbers.stop + 1), rounds, strict=True):
         progress = Progress(asker.told, last)
-        done = number + 1
         if done % EVERY == 0 or done == rules.rounds:
             federation.checkpoint(msgspec.msgpack.encode(progress))
         yield Stage(done, rules.rounds)
@@ -76,7 +62,7 @@ def histogram(
 
 def _begun(federation: Federation, problem: Problem, rules: Rules) -> Progress:
     bins = shared_bins(federation, problem, codes_are_numbers=False)
-    base = _base(problem.schema)
+    base = first_predicted(problem.schema)
     return Progress(Told(Start("boost", bins, base, rules.rows, rules.every)))
 
 
@@ -84,7 +70,7 @@ def _restored(saved: bytes | None) -> Progress | None:
     return msgspec.msgpack.decode(saved, type=Progress) if saved is not None else None
 
 
-def _base(schema: Schema) -> tuple[float, ...]:
+def first_predicted(schema: Schema) -> tuple[float, ...]:
     """What is predicted before the first tree: log-odds of the classes, or the mean (0)."""
     if schema.task == "regression":
         return (0.0,)
@@ -93,12 +79,3 @@ def _base(schema: Schema) -> tuple[float, ...]:
     if len(rows) == 2:
         return (float(np.float32(logs[1] - logs[0])),)
     return tuple(float(np.float32(value)) for value in logs)
-
-
-def _in_deviations(rules: Rules, schema: Schema) -> Rules:
-    """The rules for a target in deviations from its mean: gradients are, and gains are squares."""
-    if schema.task == "classification":
-        return rules
-    scale = schema.target_scale
-    least = rules.min_gain if rules.min_gain <= 1e-6 else rules.min_gain / math.pow(scale, 2)
-    return replace(rules, l1=rules.l1 / scale, min_gain=least)

@@ -13,13 +13,15 @@ import numpy as np
 from cotune import learners
 from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
+from cotune.growth.grow import Answered
+from cotune.growth.layout import Layout
 from cotune.party.task import Configuration
 from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Split, Start
 from cotune.problem import Problem, seed_of
 from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
-from cotune.training.grow_ask import Answered, Asker, Layout, Told
+from cotune.training.grow_ask import Asker, Told
 from cotune.training.grow_impurity import Chosen, Criterion, Search, purity
 from cotune.trees import LEAF, NODE, build
 
@@ -94,8 +96,9 @@ class _Growth:
             federation,
             Told(Start("class" if self._classes else "value", bins)),
             pairs=max(1, self._classes // 2),
-            hessians=self._classes > 2,
-            counts=True,
+            names=("gradients", "hessians", "counts")
+            if self._classes > 2
+            else ("gradients", "counts"),
         )
         self._layout = Layout(bins, tuple(range(len(bins.sizes))))
         self._params = params

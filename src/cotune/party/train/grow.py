@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from cotune.errors import Malformed
 from cotune.party.train.bins import Bins
 
 if TYPE_CHECKING:
-    from cotune.data.schema import TaskKind
+    from cotune.data.schema import Schema, TaskKind
 
 #: The step to which every row's gradient and curvature are rounded, a power of two, and the most
 #: they may be. All are exact in single precision, and all sums in double: totals do not depend on
@@ -73,3 +75,38 @@ class Start(msgspec.Struct, frozen=True):
     every: int = 1
     trees: tuple[tuple[Tree, ...], ...] = ()
     splits: tuple[Split, ...] = ()
+
+
+def trees_per_round(schema: Schema) -> int:
+    """One for each class, if there are more than two."""
+    return len(schema.classes) if len(schema.classes) > 2 else 1
+
+
+def channels(schema: Schema, counted: bool) -> list[str]:
+    """The sums that boosting looks at; a regression's curvature is the number of rows."""
+    if schema.task == "regression":
+        return ["gradients", "counts"]
+    return ["gradients", "hessians", "counts"] if counted else ["gradients", "hessians"]
+
+
+def check_tree(tree: Tree, bins: Bins) -> None:
+    """Raise `Malformed` unless it is a tree over these bins, with a finite value at every leaf."""
+    free = {0}
+    for i, split in enumerate(tree.splits):
+        if split.node not in free:
+            raise Malformed("a tree divides a node that it does not have, or has divided before")
+        free = free - {split.node} | {1 + 2 * i, 2 + 2 * i}
+        if not 0 <= split.column < len(bins.sizes):
+            raise Malformed("a tree divides by a column that the schema does not have")
+        size, numeric = bins.sizes[split.column], bins.packed[split.column] is not None
+        if not -1 <= split.bin < size or (numeric and split.right):
+            raise Malformed("a tree divides between bins that its column does not have")
+        if any(code >= size for code in split.right):
+            raise Malformed("a tree divides by a category that its column does not have")
+    if len(tree.leaves) != len(free) or {node for node, _ in tree.leaves} != free:
+        raise Malformed("the leaves of a tree are not the nodes that it does not divide")
+    numbers = [value for _, value in tree.leaves] + [*tree.gains, *tree.covers]
+    if not all(math.isfinite(number) for number in numbers):
+        raise Malformed("a tree has a value that is not finite")
+    if not len(tree.gains) == len(tree.covers) == len(tree.splits):
+        raise Malformed("a tree does not tell the gain of each split")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.special import expit
 from sklearn.ensemble._hist_gradient_boosting.common import HISTOGRAM_DTYPE
 from sklearn.ensemble._hist_gradient_boosting.histogram import HistogramBuilder
 
-from cotune.party.train.grow import SQUARES_STEP, STEPS, Split, Start
+from cotune.party.train.grow import SQUARES_STEP, STEPS, Split, Start, Tree
 from cotune.problem import seed_of
 
 if TYPE_CHECKING:
@@ -38,15 +39,27 @@ class Growing:
         self._raw = np.repeat(np.array(start.base)[:, None], len(y), axis=1)
         self._everyone = np.arange(len(y), dtype=np.uint32)
         self._placed: dict[tuple[int, ...], np.ndarray] = {}
-        self._round = len(start.trees)
-        for trees in start.trees:
+        self._round = 0
+        self.add(start.trees)
+        self.divide(start.splits)
+
+    def add(self, rounds: Sequence[Sequence[Tree]]) -> None:
+        """Add the trees of finished rounds to what is predicted, and begin the next round."""
+        for trees in rounds:
             for raw, tree in zip(self._raw, trees, strict=True):
                 nodes = [self._everyone]
                 self._part(nodes, tree.splits)
                 for node, value in tree.leaves:
                     raw[nodes[node]] += value
+        self._round += len(rounds)
         self._plant()
-        self.divide(start.splits)
+
+    def fork(self) -> Growing:
+        """A copy that grows trees of its own; this one stays where it is, before a round."""
+        other = copy(self)
+        other._raw = self._raw.copy()
+        other._plant()
+        return other
 
     def divide(self, splits: Sequence[Split]) -> None:
         """Part the rows of nodes; a node keeps its own, as the split may not be in the tree."""

@@ -50,7 +50,7 @@ class Crowd(Task, frozen=True):
         return most_summed_bytes(self.terms(problem))
 
     def perform(self, party: Party) -> Crowds:
-        began = time.thread_time()
+        began = time.perf_counter()
         known = party.training.setdefault("sorted", {})
         counts: list[int] = []
         for column, packed in zip(self.columns, self.boundaries, strict=True):
@@ -59,7 +59,7 @@ class Crowd(Task, frozen=True):
                 known[column] = np.sort(single(values[~np.isnan(values)]))
             boundaries = np.frombuffer(packed, dtype="<f4")
             counts += counts_between(known[column], boundaries).tolist()
-        party.bill(0, time.thread_time() - began)
+        party.bill(0, time.perf_counter() - began)
         return Crowds(counts)
 
 
@@ -146,7 +146,7 @@ class Grow(Task, frozen=True, omit_defaults=True):
         known, answered, growing = party.training.get("grow", ("", None, None))
         if known == digest and answered is not None:
             return answered  # type: ignore[no-any-return]
-        began = time.thread_time()
+        began = time.perf_counter()
         if self.start is not None:
             party.training = {}
             growing = Growing(party, self.start)
@@ -155,7 +155,7 @@ class Grow(Task, frozen=True, omit_defaults=True):
         party.training["grow"] = ("", None, None)  # should it fail on the way
         answer = self._answer(growing, len(party.problem.schema.columns))
         party.training["grow"] = (digest, answer, growing)
-        party.bill(0, time.thread_time() - began)
+        party.bill(0, time.perf_counter() - began)
         return answer
 
     def _answer(self, growing: Growing, columns: int) -> Histograms:

@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import msgspec
 import numpy as np
 
+from cotune.growth.layout import Layout
+from cotune.growth.rules import Rules
+from cotune.growth.split import HESSIAN, Found, best_splits, drawn, leaf_value
+from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Split, Tree
-from cotune.training.grow_ask import Answered, Asker, Finished, Layout
-from cotune.training.grow_rules import Rules
-from cotune.training.grow_split import HESSIAN, Found, best_splits, drawn, leaf_value
+
+#: Which parties answered.
+Answered = tuple[str, ...]
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A round's trees, and how the parties are told of them: by the numbers of their own nodes."""
+
+    trees: tuple[Tree, ...] = ()
+    splits: tuple[Split, ...] = ()
+    leaves: tuple[tuple[int, float], ...] = ()
+
+
+class Source(Protocol):
+    """Where the sums come from: all parties, or a party's own rows."""
+
+    def ask(
+        self,
+        layout: Layout,
+        wanted: Sequence[int],
+        *,
+        splits: Sequence[Split] = (),
+        finished: Finished | None = None,
+        within: Sequence[np.ndarray] = (),
+    ) -> tuple[np.ndarray, list[Answered]]:
+        """The histograms of the nodes wanted (channel, node, column, bin), and whose they are.
+
+        Before, the rows are parted by the splits, and the round that is finished is added to what
+        is predicted. `within` has for each node the numbers of rows in a histogram that holds all
+        of its rows: where these are 0, the node's own need not be told.
+        """
 
 
 @dataclass
@@ -34,9 +68,9 @@ class Growth:
     """The nodes of one round's trees, numbered as the parties number them."""
 
     def __init__(
-        self, asker: Asker, rules: Rules, layout: Layout, roots: int, seeds: Sequence[int]
+        self, source: Source, rules: Rules, layout: Layout, roots: int, seeds: Sequence[int]
     ) -> None:
-        self._asker = asker
+        self._source = source
         self._rules = rules
         self._layout = layout
         self._seeds = seeds
@@ -51,7 +85,7 @@ class Growth:
         limited, some of them will lose their place to nodes not seen yet: that costs bytes, and
         saves a message for every leaf.
         """
-        histograms, answered = self._asker.ask(self._layout, self._roots, finished=before)
+        histograms, answered = self._source.ask(self._layout, self._roots, finished=before)
         self._note(list(self._roots), histograms, answered)
         taken: dict[int, list[int]] = {}
         while len(taken) < len(self._roots):
@@ -132,7 +166,7 @@ class Growth:
         """
         parents = {c: node for node in self._nodes if node.children for c in node.children}
         within = [self._counts(parents[number]) for number in wanted] if self._rules.counted else []
-        histograms, answered = self._asker.ask(
+        histograms, answered = self._source.ask(
             self._layout, wanted, splits=self._unsaid, within=within
         )
         self._unsaid = []
@@ -154,7 +188,7 @@ class Growth:
         if numbers:
             self._note(numbers, np.stack(found, axis=1), whose)
         if again:
-            self._note(again, *self._asker.ask(self._layout, again))
+            self._note(again, *self._source.ask(self._layout, again))
 
     def _counts(self, node: Node) -> np.ndarray:
         assert node.histogram is not None
@@ -216,3 +250,23 @@ class Growth:
                     own_leaves.append((new, value))
             trees.append(Tree(tuple(splits), tuple(own_leaves), tuple(gains), tuple(covers)))
         return Finished(tuple(trees), tuple(self._unsaid), tuple(leaves))
+
+
+def grow_rounds(
+    source: Source,
+    rules: Rules,
+    bins: Bins,
+    roots: int,
+    seed: int,
+    numbers: Sequence[int],
+    before: Finished | None = None,
+) -> Iterator[Finished]:
+    """Rounds of boosting one after the other; for each, the columns are drawn that it may use."""
+    everything = tuple(range(len(bins.sizes)))
+    layout = Layout(bins, everything)
+    for number in numbers:
+        if rules.columns < 1.0:
+            columns = drawn(rules.columns, len(everything), (seed, number))
+            layout = Layout(bins, tuple(columns.tolist()))
+        before = Growth(source, rules, layout, roots, (seed, number)).grow(before)
+        yield before

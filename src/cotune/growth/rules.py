@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from cotune.errors import UsageError, choices
+
+if TYPE_CHECKING:
+    from cotune.data.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,19 @@ class Rules:
     counted: bool = True
 
 
-def rules_of(learner: str, params: Mapping[str, Any], classes: int) -> Rules:
+def rules_of(learner: str, params: Mapping[str, Any], schema: Schema) -> Rules:
     """The rules of a configuration; parameters that the federation cannot honour are refused."""
     build, known = _LEARNERS[learner]
     for name in params:
         if name not in known:
             raise UsageError(choices(name, f"{learner} parameter in federated training", known))
-    return build(params, classes)
+    rules = build(params, len(schema.classes))
+    if schema.task == "classification":
+        return rules
+    # Gradients are in deviations of the target from its mean, and gains are squares of them.
+    scale = schema.target_scale
+    least = rules.min_gain if rules.min_gain <= 1e-6 else rules.min_gain / math.pow(scale, 2)
+    return replace(rules, l1=rules.l1 / scale, min_gain=least)
 
 
 def _hgb(params: Mapping[str, Any], classes: int) -> Rules:

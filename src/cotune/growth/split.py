@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cotune.growth.layout import Layout
+from cotune.growth.rules import Rules
 from cotune.party.train.grow import Split
-from cotune.training.grow_ask import Layout
-from cotune.training.grow_rules import Rules
 
 GRADIENT, HESSIAN = 0, 1
 

@@ -1,0 +1,154 @@
+"""A party's part in merging trees: it grows some on its own rows, from what all have merged."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import numpy as np
+
+from cotune.errors import Malformed
+from cotune.party.task import Configuration, Reply, Task
+from cotune.party.train.bins import Bins
+from cotune.party.train.grow import Split, Start, Tree, channels, check_tree, trees_per_round
+from cotune.problem import seed_of
+
+if TYPE_CHECKING:
+    from cotune.growth.grow import Answered, Finished
+    from cotune.growth.layout import Layout
+    from cotune.party.party import Party
+    from cotune.party.train.grow_rows import Growing
+    from cotune.problem import Problem
+
+#: The rounds of trees that a message may ask for.
+MOST_ROUNDS = 2**16
+#: Rows of a party, at most.
+MOST_ROWS = 2.0**31
+
+
+class Boosted(Reply, frozen=True):
+    """A party's trees, round after round, each with one per class; and what the party counts."""
+
+    trees: tuple[tuple[Tree, ...], ...]
+    weight: float = 1.0
+
+
+class Boost(Task, frozen=True, omit_defaults=True):
+    """Add the merged trees to what is predicted, and boost that further on the own rows alone.
+
+    Parameters
+    ----------
+    after
+        The digest of what was asked before. A party that was not there refuses.
+    configuration
+        The learner and all of its parameters.
+    number, rounds
+        The first round of boosting to do, and how many.
+    bins
+        Of the columns.
+    merged
+        The trees that came of what the parties answered last.
+    start
+        Given at the beginning, and to a party that was not there: what to start from.
+    """
+
+    discloses = (
+        "the trees that it grows on its own rows: by which columns and shared bins they divide "
+        "them, how many rows (by weight) each division has, and the values of the leaves, each a "
+        "mean over the rows that come to it, which may be few if the configuration allows that"
+    )
+    reply = Boosted
+
+    after: str
+    configuration: Configuration
+    number: Annotated[int, msgspec.Meta(ge=0)]
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROUNDS)]
+    bins: Bins
+    merged: tuple[tuple[Tree, ...], ...] = ()
+    start: Start | None = None
+
+    @property
+    def digest(self) -> str:
+        """Names what was asked up to here, whether or not it was told from the start."""
+        encoded = msgspec.msgpack.encode(msgspec.structs.replace(self, start=None))
+        return hashlib.blake2b(encoded, digest_size=12).hexdigest()
+
+    def perform(self, party: Party) -> Boosted:
+        from cotune.party.party import Refuse
+        from cotune.party.train.grow_rows import Growing
+
+        known, answered, growing = party.training.get("boost", ("", None, None))
+        if known == self.digest and answered is not None:
+            return answered  # type: ignore[no-any-return]
+        began = time.thread_time()
+        if self.start is not None:
+            party.training = {}
+            growing = Growing(party, self.start)
+        elif known != self.after or growing is None:
+            raise Refuse("no_state", "the party was not there when the trees were merged")
+        party.training["boost"] = ("", None, None)  # should it fail on the way
+        growing.add(self.merged)
+        answer = Boosted(self._boosted(growing.fork(), party.problem), party.weight)
+        party.training["boost"] = (self.digest, answer, growing)
+        party.bill(1, time.thread_time() - began)
+        return answer
+
+    def _boosted(self, growing: Growing, problem: Problem) -> tuple[tuple[Tree, ...], ...]:
+        from cotune.growth.grow import grow_rounds
+        from cotune.growth.rules import rules_of
+
+        rules = rules_of(self.configuration.learner, self.configuration.params, problem.schema)
+        seed = seed_of(problem.seed, "merging", self.configuration.learner)
+        numbers = range(self.number, self.number + self.rounds)
+        source = _Own(growing, channels(problem.schema, rules.counted))
+        roots = trees_per_round(problem.schema)
+        return tuple(
+            finished.trees
+            for finished in grow_rounds(source, rules, self.bins, roots, seed, numbers)
+        )
+
+    def most_fits(self, problem: Problem) -> int:
+        return 1
+
+    def check(self, reply: Boosted, problem: Problem | None) -> None:
+        assert problem is not None
+        if not (math.isfinite(reply.weight) and 0 < reply.weight <= MOST_ROWS):
+            raise Malformed("the reply's weight is not a number of rows")
+        if len(reply.trees) != self.rounds:
+            raise Malformed(f"the reply has not the trees of {self.rounds} rounds")
+        for trees in reply.trees:
+            if len(trees) != trees_per_round(problem.schema):
+                raise Malformed("a round of the reply has not one tree for each class")
+            for tree in trees:
+                check_tree(tree, self.bins)
+
+
+class _Own:
+    """Sums over the party's own rows, for trees that it grows by itself."""
+
+    def __init__(self, growing: Growing, names: Sequence[str]) -> None:
+        self._growing = growing
+        self._names = names
+
+    def ask(
+        self,
+        layout: Layout,
+        wanted: Sequence[int],
+        *,
+        splits: Sequence[Split] = (),
+        finished: Finished | None = None,
+        within: Sequence[np.ndarray] = (),
+    ) -> tuple[np.ndarray, list[Answered]]:
+        self._growing.divide((*(finished.splits if finished else ()), *splits))
+        if finished is not None:
+            self._growing.finish(finished.leaves)
+        told = self._growing.histograms(wanted, layout.columns, b"", self._names)
+        sums = np.stack([channel.reshape(len(wanted), -1) for channel in told])
+        return layout.spread(sums), [()] * len(wanted)
+
+
+TASKS: tuple[type[Task], ...] = (Boost,)
