@@ -9,9 +9,10 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from cotune import learners
 from cotune.errors import UsageError
+from cotune.federation.wire import Refusal
 from cotune.training.averaging import EPOCHS
-from tests.parts import diabetes, iris, parts, wine
-from tests.training.trained import known_rounds, resumed, rows_of, trained
+from tests.parts import diabetes, iris, parts, problem_of, unreliable, wine
+from tests.training.trained import known_rounds, resumed, rows_of, run, trained
 
 FAST = {
     "hidden_layer_sizes": 32,
@@ -89,6 +90,25 @@ def test_training_ends_when_the_loss_no_longer_falls_with_the_best_weights():
     fewer = params | {"max_iter": losses.index(min(losses))}
     best, *_ = trained(parts(iris()), "mlp", fewer, problem)
     np.testing.assert_array_equal(model.coefs_[0], best.coefs_[0])
+
+
+def test_losses_over_other_parties_rows_are_not_compared():
+    tables = parts(iris(), 3)
+    for name in ("party-1", "party-2"):  # nothing can be learnt here: the loss stays high
+        shuffled = tables[name]["target"].sample(frac=1.0, random_state=1).to_numpy()
+        tables[name] = tables[name].assign(target=shuffled)
+
+    def leave(call, party, reply):
+        gone = party == "party-3" and call > 4
+        return Refusal("timeout", "too late") if gone else reply
+
+    problem = problem_of(*tables.values(), learners=("mlp",))
+    with unreliable(tables, leave) as federation:
+        federation.problem = problem
+        model = run(federation, problem, "mlp", FAST | {"max_iter": 8})
+    together, without = model.loss_curve_[:4], model.loss_curve_[4:]
+    assert min(together) < min(without)
+    assert model.best_loss_ == min(without)
 
 
 def test_max_iter_counts_rounds_and_the_last_weights_are_judged_too():

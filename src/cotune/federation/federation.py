@@ -31,6 +31,8 @@ from cotune.federation.wire import (
 from cotune.party.task import Reply, Task
 from cotune.problem import Budget, Problem
 
+#: Bytes of a refusal, at most: longer replies need not be read to know that they are none.
+LONGEST_REFUSAL = 4096
 #: An absent party is asked again after 1, 2, 4, ... rounds, at most this many.
 LONGEST_ABSENCE = 16
 
@@ -172,9 +174,10 @@ class Federation:
         if self._held is not None:
             entry = self._ask(request, asked, otherwise)
             self._held.append(msgspec.structs.replace(entry, replies=None, total=None))
+            self.ledger.add(self._held[-1])
         else:
             entry = self._recorded(request, asked, otherwise)
-        self.ledger.add(entry)
+            self.ledger.add(entry)
         self._note_absent(entry)
         if task.needs_problem:
             self._told |= set(asked) - set(entry.failures)
@@ -215,7 +218,7 @@ class Federation:
     def _messages(self, request: Request, asked: tuple[str, ...]) -> dict[str, bytes]:
         """The problem travels with the first message that needs it, later ones name it."""
         short = encode(request)
-        if not request.task.needs_problem:
+        if not request.task.needs_problem or self._told.issuperset(asked):
             return dict.fromkeys(asked, short)
         whole = encode(msgspec.structs.replace(request, attached=self.problem))
         return {party: short if party in self._told else whole for party in asked}
@@ -373,12 +376,13 @@ class _Answers:
     def _total(self) -> Total:
         """Added up in the order of the names, whoever had to be asked twice."""
         summands = [self._summands[party] for party in sorted(self._summands)]
-        return Total(
-            {
-                name: np.sum([s[name] for s in summands], axis=0).astype("<f8").tobytes()
-                for name in self._terms
-            }
-        )
+        sums = {}
+        for name, term in self._terms.items():
+            total = np.zeros(term.length)
+            for summand in summands:
+                total += summand[name]
+            sums[name] = total.astype("<f8", copy=False).tobytes()
+        return Total(sums)
 
 
 def _size(messages: Mapping[str, bytes]) -> int:
@@ -392,6 +396,8 @@ def _left(deadline: float | None) -> float | None:
 
 def _lacks(reply: bytes | Refusal, code: str) -> bool:
     """Whether a party refused for want of what it should have been told before."""
+    if isinstance(reply, bytes) and len(reply) > LONGEST_REFUSAL:
+        return False
     try:
         answer = decode_reply(reply) if isinstance(reply, bytes) else reply
     except Malformed:

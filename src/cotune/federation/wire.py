@@ -67,9 +67,12 @@ class Gathered(msgspec.Struct, frozen=True, tag="gathered"):
 
 
 class Summand(msgspec.Struct, frozen=True, tag="summand"):
-    """The reply to `sum`: one vector per term (float64, little-endian), ready to be added."""
+    """The reply to `sum`: one vector per term (float64, little-endian), ready to be added.
 
-    terms: dict[str, bytes]
+    They lie where they are in memory, and are not copied into a message or out of it.
+    """
+
+    terms: dict[str, memoryview]
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
@@ -122,17 +125,20 @@ OWN_TERMS: dict[str, Term] = {
 
 def pack_terms(
     terms: Mapping[str, Term], values: Mapping[str, Any], weight: float
-) -> dict[str, bytes]:
+) -> dict[str, memoryview]:
     """The party's vectors, rounded to their resolution and multiplied by its weight where asked."""
     packed = {}
     for name, term in terms.items():
         vector = term.rounded(np.asarray(values[name], dtype=np.float64), name)
-        told = vector * weight if term.weighted else vector
-        packed[name] = told.astype("<f8", copy=False).tobytes()
+        if term.weighted:
+            vector *= weight
+        packed[name] = vector.astype("<f8", copy=False).data.cast("B")
     return packed
 
 
-def unpack_terms(terms: Mapping[str, Term], packed: Mapping[str, bytes]) -> dict[str, np.ndarray]:
+def unpack_terms(
+    terms: Mapping[str, Term], packed: Mapping[str, memoryview]
+) -> dict[str, np.ndarray]:
     """A party's vectors, each checked for length, finite values and bounds."""
     if set(packed) != set(terms):
         raise Malformed("the reply's terms are not the ones the task asked for")

@@ -171,22 +171,25 @@ class Growth:
         )
         self._unsaid = []
         numbers: list[int] = []
-        found: list[np.ndarray] = []
         whose: list[Answered] = []
         again: list[int] = []
+        channels, _, *shape = histograms.shape
+        found = np.empty((channels, 2 * len(wanted), *shape))
         for i, number in enumerate(wanted):
             parent = parents[number]
             assert parent.children is not None
             assert parent.histogram is not None
             if parent.answered == answered[i]:
+                at = len(numbers)
+                found[:, at] = histograms[:, i]
+                np.subtract(parent.histogram, histograms[:, i], out=found[:, at + 1])
                 numbers += [number, sum(parent.children) - number]
-                found += [histograms[:, i], parent.histogram - histograms[:, i]]
                 whose += [answered[i]] * 2
             else:
                 again += parent.children
             parent.histogram = None
         if numbers:
-            self._note(numbers, np.stack(found, axis=1), whose)
+            self._note(numbers, found[:, : len(numbers)], whose)
         if again:
             self._note(again, *self._source.ask(self._layout, again))
 

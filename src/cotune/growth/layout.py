@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,12 +44,18 @@ class Layout:
         slots = np.where(bins == self.sizes[:, None], self.width, bins)
         return (slots + (self.width + 1) * np.arange(len(self.sizes))[:, None])[told]
 
-    def spread(self, told: np.ndarray) -> np.ndarray:
-        """From what was told (channel, node, number) to channel, node, column and bin."""
-        channels, nodes, _ = told.shape
-        shape = (channels, nodes, len(self.sizes), self.width + 1)
-        if told.shape[2] == shape[2] * shape[3]:
-            return told.reshape(shape)
-        spread = np.zeros((channels, nodes, shape[2] * shape[3]))
-        spread[:, :, self.places] = told
-        return spread.reshape(shape)
+    def spread(
+        self, told: Sequence[np.ndarray], nodes: int, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """From what was told (channels of node and number) to channel, node, column and bin.
+
+        `told` are matrices with a row for each channel; the mask says which numbers they have.
+        """
+        columns, slots = len(self.sizes), self.width + 1
+        places = (np.arange(nodes)[:, None] * (columns * slots) + self.places).ravel()
+        if mask is not None:
+            places = places[mask]
+        spread = np.zeros((sum(map(len, told)), nodes * columns * slots))
+        for place, channel in enumerate(channel for matrix in told for channel in matrix):
+            spread[place, places] = channel
+        return spread.reshape(len(spread), nodes, columns, slots)

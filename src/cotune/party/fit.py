@@ -96,7 +96,8 @@ def fitted(job: Job) -> tuple[Any, np.ndarray]:
 
 
 def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored:
-    train, test = fold_indices(job.folder, job.configuration.fraction)[fold]
+    asked = job.configuration
+    train, test = fold_indices(job.folder, asked.fraction, asked.shuffle)[fold]
     estimator, present = _fit(job, rows.problem, X[train], rows.y[train])
 
     def loss(fitted: Any) -> float:

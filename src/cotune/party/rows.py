@@ -56,11 +56,15 @@ def open_rows(folder: Path) -> Opened:
     return Opened(folder)
 
 
-@lru_cache(maxsize=8)
-def fold_indices(folder: Path, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
+@lru_cache(maxsize=32)
+def fold_indices(
+    folder: Path, fraction: float, shuffle: int = 0
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Training and test positions of every fold, over the fraction's rows; the same each time."""
     rows = open_rows(folder)
     seed, folds = rows.problem.seed, rows.problem.folds
+    if shuffle:
+        seed = seed_of(seed, "folds", shuffle)
     chosen = fraction_of(rows.y, fraction, rows.problem)
     kind = StratifiedKFold if rows.problem.task == "classification" else KFold
     splitter = kind(folds, shuffle=True, random_state=seed)

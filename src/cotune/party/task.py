@@ -85,11 +85,15 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """A learner and its parameters, to be judged on a fraction of each party's rows."""
+    """A learner and its parameters, to be judged on a fraction of each party's rows.
+
+    `shuffle` is which way of sharing the rows out to the folds is meant; 0 is that of searches.
+    """
 
     learner: str
     params: dict[str, bool | int | float | str | None]
     fraction: float = 1.0
+    shuffle: int = 0
 
 
 def most_summed_bytes(terms: dict[str, Term]) -> int:

@@ -71,7 +71,9 @@ class Faulty(Engine):
 def _poisoned(reply: bytes, fault: str) -> bytes:
     message = decode_reply(reply)
     if isinstance(message, Summand):
-        terms = {name: _bent(values, fault) for name, values in message.terms.items()}
+        terms = {
+            name: memoryview(_bent(bytes(values), fault)) for name, values in message.terms.items()
+        }
         return encode(Summand(terms))
     if isinstance(message, Gathered):
         body = _bent_body(msgspec.msgpack.decode(message.body), fault)

@@ -29,12 +29,16 @@ EVERY = 5
 class State(msgspec.Struct):
     """Between two rounds: the common weights, the best ones so far, and the loss of every round.
 
-    `flat` counts the rounds since the loss was last below `mark` by more than `tol`.
+    `least` is the loss of the best. `flat` counts the rounds since the loss was last below `mark`
+    by more than `tol`. All three are of the rounds since other `parties` answered than before:
+    losses over different parties' rows do not compare.
     """
 
     weights: np.ndarray
     best: np.ndarray
     losses: list[float] = []
+    parties: tuple[str, ...] = ()
+    least: float = float("inf")
     mark: float = float("inf")
     flat: int = 0
 
@@ -65,8 +69,11 @@ def averaging(
         weights = state.weights.astype("<f4")
         sums = federation.sum(Epochs(configuration, weights.tobytes(), done, epochs))
         loss = float(sums.sum("loss")[0] / sums.sum("rows")[0])
-        if loss < min(state.losses, default=np.inf):
-            state.best = weights.astype(float)
+        if state.parties != federation.ledger.last.heard:
+            state.parties = federation.ledger.last.heard
+            state.least = state.mark = np.inf
+        if loss < state.least:
+            state.best, state.least = weights.astype(float), loss
         state.losses.append(loss)
         if loss < state.mark - network.tol:
             state.mark, state.flat = loss, 0
@@ -90,7 +97,7 @@ def _fitted(problem: Problem, network: Any, state: State) -> Any:
         network.intercepts_[-1] += problem.schema.target_mean
     network.n_iter_ = min(len(state.losses), network.max_iter)
     network.loss_curve_ = state.losses
-    network.loss_ = network.best_loss_ = min(state.losses)
+    network.loss_ = network.best_loss_ = state.least
     for name in ("_best_coefs", "_best_intercepts", "_random_state"):
         vars(network).pop(name, None)  # they belong to its first weights
     return network

@@ -88,7 +88,7 @@ class Asker:
             self.squares |= dict(zip(squares, sums.sum("squares") if squares else (), strict=True))
             if nodes:
                 told = [sums.sum(name).reshape(-1, cells) for name in self.names]
-                parts.append(_unmasked(np.concatenate(told), mask, len(nodes), layout))
+                parts.append(layout.spread(told, len(nodes), mask))
             answered += [self.federation.ledger.last.heard] * len(nodes)
         return parts[1] if len(parts) == 2 else np.concatenate(parts, axis=1), answered
 
@@ -115,13 +115,3 @@ class Asker:
         else:
             self.told = Told(told.start, task.digest, (*told.trees, finished.trees))
         return sums
-
-
-def _unmasked(
-    channels: np.ndarray, mask: np.ndarray | None, nodes: int, layout: Layout
-) -> np.ndarray:
-    if mask is not None:
-        full = np.zeros((len(channels), len(mask)))
-        full[:, mask] = channels
-        channels = full
-    return layout.spread(channels.reshape(len(channels), nodes, layout.told))

@@ -91,27 +91,23 @@ class Growing:
         mask leaves some of these out. Where several sums are kept of a node (two classes each),
         all nodes of the first come before those of the second; counts are told once.
         """
-        places = self._places(tuple(columns))
         allowed = np.array(columns, dtype=np.uint32)
         sizes = self._start.bins.sizes
         kept = len(self._builders) if self._start.target == "class" else 1
-        found: np.ndarray = np.empty((len(names), kept, len(nodes), len(sizes) * (max(sizes) + 1)))
+        stride = len(sizes) * (max(sizes) + 1)
+        cells = np.empty((kept, len(nodes), stride), dtype=HISTOGRAM_DTYPE)
         for i, node in enumerate(nodes):
             first = 0 if self._start.target == "class" else self._owner[node]
             for j, builder in enumerate(self._builders[first : first + kept]):
                 built = builder.compute_histograms_brute(self._nodes[node], allowed)
-                cells = np.frombuffer(built, dtype=HISTOGRAM_DTYPE)
-                for channel, name in enumerate(names):
-                    found[channel, j, i] = cells[CHANNELS[name]]
-        if len(places) < found.shape[3]:
-            found = found[..., places]
-        found = found.reshape(len(names), kept, -1)
+                cells[j, i] = np.frombuffer(built, dtype=HISTOGRAM_DTYPE)
+        told = (np.arange(len(nodes))[:, None] * stride + self._places(tuple(columns))).ravel()
         if mask:
-            bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=found.shape[2])
-            found = found[:, :, bits > 0]
+            told = told[np.unpackbits(np.frombuffer(mask, np.uint8), count=len(told)).view(bool)]
+        cells = cells.reshape(kept, len(nodes) * stride)
         return [
-            told[0] if name == "counts" else told.ravel()
-            for name, told in zip(names, found, strict=True)
+            (cells[:1] if name == "counts" else cells)[CHANNELS[name]].take(told, axis=1).ravel()
+            for name in names
         ]
 
     def _places(self, columns: tuple[int, ...]) -> np.ndarray:

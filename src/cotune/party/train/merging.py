@@ -147,8 +147,8 @@ class _Own:
         if finished is not None:
             self._growing.finish(finished.leaves)
         told = self._growing.histograms(wanted, layout.columns, b"", self._names)
-        sums = np.stack([channel.reshape(len(wanted), -1) for channel in told])
-        return layout.spread(sums), [()] * len(wanted)
+        sums = layout.spread([channel[None] for channel in told], len(wanted))
+        return sums, [()] * len(wanted)
 
 
 TASKS: tuple[type[Task], ...] = (Boost,)
