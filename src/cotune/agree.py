@@ -173,11 +173,14 @@ def _measured(draft: Schema, places: tuple[Place, ...], target_place: Place, sum
     mean, scale = 0.0, 1.0
     if draft.task == "regression":
         mean, scale = _mean_and_scale(sums.sum("target"), target_place)
-    counts_of_classes = sums.sum("target") if draft.task == "classification" else ()
+    class_rows: tuple[int, ...] = ()
+    if draft.task == "classification":
+        class_rows = tuple(int(count) for count in sums.sum("target"))
     return msgspec.structs.replace(
         draft,
         columns=tuple(columns),
-        class_rows=tuple(int(count) for count in counts_of_classes),
+        class_rows=class_rows,
+        rows=sum(class_rows) if class_rows else int(sums.sum("target")[0]),
         target_mean=mean,
         target_scale=scale,
     )

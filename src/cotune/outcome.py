@@ -123,6 +123,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
                     "learner": trial.learner,
                     "value": self.problem.metric.value(trial.loss),
                     "loss": trial.loss,
+                    "error": trial.error,
                     **{f"params_{name}": value for name, value in trial.params.items()},
                     "fraction": trial.fraction,
                     "predicted": trial.predicted,

@@ -48,9 +48,13 @@ class Metric(msgspec.Struct, frozen=True):
 
     def resolution(self, schema: Schema) -> float:
         """The step to which a loss is rounded before it leaves a party; a power of two."""
+        return RESOLUTION * self.unit(schema)
+
+    def unit(self, schema: Schema) -> float:
+        """About the target's deviation for losses in its unit, else 1; a power of two."""
         if self.name in ("rmse", "mae"):
-            return RESOLUTION * 2.0 ** math.ceil(math.log2(schema.target_scale))
-        return RESOLUTION
+            return 2.0 ** math.ceil(math.log2(schema.target_scale))
+        return 1.0
 
 
 METRICS = {

@@ -68,6 +68,10 @@ class Settings(msgspec.Struct, frozen=True):
                 f"merge_every is {self.merge_every!r}: give a number of trees from 1 to "
                 f"{MOST_ROUNDS}"
             )
+        if self.merge_every is not None:
+            if not self.train:
+                raise UsageError("merge_every is about training: let the model be trained, too")
+            training.check_merging(self.learners or USUAL_LEARNERS)
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
         if self.scaling not in ("standard", "none"):

@@ -15,7 +15,8 @@ class Trial(msgspec.Struct, frozen=True):
     `loss` is the weighted mean over the `parties` that answered, whose weights add up to `weight`;
     `fits` and `cpu_seconds` are totals over them; `reasons` says where fits failed, with the number
     of parties. The parties used a `fraction` of their rows. A `predicted` loss is a surface's value
-    and was not observed.
+    and was not observed. `error` is the standard error of the loss, as far as it varies between
+    folds; 0 where that is not known.
     """
 
     learner: str
@@ -28,6 +29,7 @@ class Trial(msgspec.Struct, frozen=True):
     reasons: dict[str, int] = {}
     fraction: float = 1.0
     predicted: bool = False
+    error: float = 0.0
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -44,6 +46,22 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     usual = Counter(trial.weight for trial in alike)
     weight = max(usual, key=lambda weight: (usual[weight], weight))
     return min((t for t in alike if t.weight == weight), key=lambda trial: trial.loss)
+
+
+def mean_of(trials: Sequence[Trial]) -> Trial:
+    """One configuration's trials in one round, on folds that were shuffled otherwise, as one."""
+    first = trials[0]
+    reasons: Counter[str] = Counter()
+    for trial in trials:
+        reasons |= Counter(trial.reasons)  # of parties: in each trial the same ones
+    return msgspec.structs.replace(
+        first,
+        loss=sum(trial.loss for trial in trials) / len(trials),
+        error=sum(trial.error for trial in trials) / len(trials),  # of the same rows: no smaller
+        fits=sum(trial.fits for trial in trials),
+        cpu_seconds=sum(trial.cpu_seconds for trial in trials),
+        reasons=dict(reasons),
+    )
 
 
 class Step(msgspec.Struct, frozen=True):

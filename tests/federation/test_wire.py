@@ -50,7 +50,9 @@ def test_arbitrary_bytes_are_malformed_and_nothing_else(message):
 
 @given(st.data())
 def test_damaged_messages_are_malformed_or_messages(data):
-    reply = encode(Gathered(msgspec.Raw(encode(Evaluations([0.5], [3], [0.1], [0] * 4))), Cost(3)))
+    reply = encode(
+        Gathered(msgspec.Raw(encode(Evaluations([0.5], [0.01], [3], [0.1], [0] * 4))), Cost(3))
+    )
     for decode, message in (
         (decode_reply, reply),
         (decode_reply, encode(Summand(packed()))),

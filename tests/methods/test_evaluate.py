@@ -72,7 +72,9 @@ class Answering:
 
     def gather(self, task):
         return {
-            f"party-{i}": Evaluations(list(told), [3] * 2, [0.1] * 2, [0] * 2 * len(REASONS))
+            f"party-{i}": Evaluations(
+                list(told), [0.0] * 2, [3] * 2, [0.1] * 2, [0] * 2 * len(REASONS)
+            )
             for i, told in enumerate(self._losses)
         }
 

@@ -12,7 +12,7 @@ from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, decode_request
 from cotune.methods import surfaces
-from cotune.methods.flora import _settled, flora
+from cotune.methods.flora import _settled, _shuffles, flora
 from cotune.methods.surfaces import Minimiser
 from cotune.party.predict import surrogate_seed
 from cotune.party.tasks import Searches
@@ -180,16 +180,21 @@ def test_the_choice_is_the_new_minimiser_or_the_default(options):
     assert fallback.fits == 0  # the parties remember it
 
 
-def test_the_default_is_kept_only_where_it_is_better_by_more_than_noise():
+@pytest.mark.parametrize(("loss", "kept"), [(0.19, True), (0.21, True), (0.24, False)])
+def test_the_default_is_left_only_for_what_is_better_by_half_a_standard_error(loss, kept):
     def trial(depth, loss):
-        return Trial(TREE, {"max_depth": depth}, loss, 3, 100.0, 9, 0.1)
+        return Trial(TREE, {"max_depth": depth}, loss, 3, 100.0, 9, 0.1, error=0.06)
 
-    judged = [trial(1, 0.30), trial(2, 0.20)]
-    ranked = [({"max_depth": 2}, 0.21), ({"max_depth": 1}, 0.29)]  # missed by 0.01 each
-    for loss, kept in ((0.30, False), (0.205, False), (0.18, True), (0.0, True)):
-        minimiser, default = trial(2, 0.20), trial(5, loss)
-        settled = _settled(TREE, [minimiser, default], judged, ranked)
-        assert settled == (default if kept else minimiser)
+    minimiser, default = trial(2, 0.20), trial(5, loss)
+    assert _settled(TREE, [minimiser, default]) == (default if kept else minimiser)
+
+
+@pytest.mark.parametrize(("rows", "times"), [(99, 3), (3000, 1)])
+def test_small_parties_judge_on_more_shuffles_and_none_on_that_of_the_search(rows, times):
+    schema = msgspec.structs.replace(PROBLEM.schema, rows=rows)
+    shuffles = _shuffles(msgspec.structs.replace(PROBLEM, schema=schema), 3)
+    assert len(shuffles) == times
+    assert 0 not in shuffles
 
 
 def test_no_candidate_is_judged_twice():

@@ -104,6 +104,7 @@ def test_an_evaluation_counts_each_reason(tmp_path):
     "change",
     [
         *({"losses": losses} for losses in ([np.nan], [np.inf], [], [0.1, 0.2], [5.0], [-0.1])),
+        *({"variances": variances} for variances in ([np.nan], [], [2.0], [-0.1])),
         *({"fits": fits} for fits in ([], [1, 1], [-1])),
         *({"cpu_seconds": seconds} for seconds in ([np.nan], [-1.0], [])),
         *({"failed": failed} for failed in ([0], [0, 0, 0, 2])),
@@ -113,7 +114,7 @@ def test_an_evaluation_counts_each_reason(tmp_path):
 )
 def test_a_gathered_reply_must_fit_its_task(change):
     task, problem = Evaluate((Configuration("decision_tree", {}),)), problem_of(iris())
-    fitting = Evaluations([0.5], [1], [0.0], [0, 0, 0, 0])
+    fitting = Evaluations([0.5], [0.1], [1], [0.0], [0, 0, 0, 0])
     task.check(fitting, problem)
     with pytest.raises(Malformed):
         task.check(msgspec.structs.replace(fitting, **change), problem)

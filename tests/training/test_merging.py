@@ -84,19 +84,29 @@ def test_a_party_may_lack_classes_and_values():
 @pytest.mark.parametrize("merges", [0, 1, 2])
 def test_a_killed_training_resumes_to_the_same_model(merges, tmp_path):
     tables, path = parts(mixed()), tmp_path / "journal.sqlite"
-    whole, problem, _ = merged(tables, "hgb", 3)
-
+    params = FEW["hgb"] | {"max_iter": 30}
+    whole, problem, _ = merged(tables, "hgb", 12, params)
     with federation_of(tables) as base:
         federation = base.for_run("run", Journal(path), Budget())
         federation.problem = problem
-        steps = trainer("hgb", 3)(federation, problem, Configuration("hgb", FEW["hgb"]))
+        steps = trainer("hgb", 12)(federation, problem, Configuration("hgb", params))
         assert len(list(islice(steps, merges))) == merges
         federation.journal.close()
     with federation_of(tables) as base:  # the parties have forgotten all, too
         federation = base.for_run("run", Journal(path), Budget())
-        stages, model = stages_and_model(federation, problem, "hgb", FEW["hgb"], 3)
+        stages, model = stages_and_model(federation, problem, "hgb", params, 12)
     assert model.save_raw("json") == whole.save_raw("json")
     assert len(stages) == 3 - merges
+
+
+def test_rows_are_drawn_as_often_as_the_configuration_says():
+    params = {"subsample": 0.5, "subsample_freq": 4, "n_estimators": 8}
+    for tables in ({"all": mixed()}, parts(mixed(), 3)):
+        one, problem, _ = merged(tables, "lightgbm", 4, params)
+        assert one.num_boosted_rounds() == 8 * len(tables)
+    exact, problem, _ = merged({"all": mixed()}, "lightgbm", None, params)
+    model, _, _ = merged({"all": mixed()}, "lightgbm", 1, params, problem=problem)
+    assert model.save_raw("json") == exact.save_raw("json")
 
 
 def test_a_party_that_forgot_everything_takes_part_again():

@@ -38,8 +38,8 @@ class Schema(msgspec.Struct, frozen=True):
 
     `classes` are the union over the parties, sorted; empty for regression. `number_classes` says
     that they were numbers in the parties' tables, `class_rows` how many rows of all parties have
-    each. `target_mean` and `target_scale` are a regression's mean and standard deviation over all
-    parties' rows.
+    each, and `rows` how many they are in all. `target_mean` and `target_scale` are a regression's
+    mean and standard deviation over all parties' rows.
     """
 
     target: str
@@ -50,6 +50,7 @@ class Schema(msgspec.Struct, frozen=True):
     target_scale: float = 1.0
     number_classes: bool = False
     class_rows: tuple[int, ...] = ()
+    rows: int = 0
 
 
 def is_number(values: pd.Series) -> bool:

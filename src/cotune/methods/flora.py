@@ -19,6 +19,11 @@ from cotune.trial import Step, Trial, best_of
 BEST = 0.1
 #: How far apart, at least, the candidates of a few-shot round lie (equation C.4).
 APART = 0.12
+#: How often they are judged, on folds shuffled anew, where parties have fewer than `SMALL` rows.
+SHUFFLES = 3
+SMALL = 1000
+#: By how many standard errors of its loss the default configuration must be beaten.
+ERRORS = 0.5
 
 
 def flora(
@@ -47,8 +52,9 @@ def flora(
 
     As published (`single_shot`), the surface's minimiser is the answer. By default it goes on,
     as we do: the surface's best candidates, `few_shot` of them and apart from each other, are
-    judged by all parties in one more round; the surface learns from that; and its new minimiser
-    is taken, unless the default configuration did better at the parties by more than noise.
+    judged by all parties in one more round, on folds shuffled anew; the surface learns from that;
+    and its new minimiser is taken, if it is better at the parties than the default configuration
+    by half a standard error.
 
     With `aplm` the parties keep their pairs: they fit their surrogates themselves and the mean of
     their predictions is a `sum`. With `disclose` they tell the pairs; the answer is the same.
@@ -112,6 +118,7 @@ def flora(
     if single_shot:
         yield Step((), 1, 1, predict.report(best_of(predicted)))
         return
+    shuffles = _shuffles(problem, len(federation.parties))
     shots: list[Configuration] = []
     judged: list[Trial] = []
     for repeat in range(repeats):
@@ -120,15 +127,15 @@ def flora(
             for learner in problem.learners
             for params in _candidates(problem, learner, ranked[learner], few_shot, repeat)
         ]
-        judged += predict.judge(shot)
+        judged += predict.judge(shot, shuffles)
         shots += shot
         ranked = _minimise(predict, problem, shots)
         yield Step(tuple(judged[-len(shot) :]), 2 + repeat, steps)
     minimisers = {learner: ranked[learner][0][0] for learner in problem.learners}
     final = [Configuration(learner, params) for learner, params in minimisers.items()]
     final += [Configuration(j, _default(problem, j)) for j in minimisers]  # remembered: no fits
-    finalists = predict.judge(final)
-    chosen = best_of([_settled(j, finalists, judged, ranked[j]) for j in minimisers])
+    finalists = predict.judge(final, shuffles)
+    chosen = best_of([_settled(j, finalists) for j in minimisers])
     yield Step(tuple(finalists), steps, steps, chosen=chosen)
     yield Step((), steps, steps, predict.report(chosen))  # may take a round of its own
 
@@ -159,23 +166,19 @@ def _candidates(
     return chosen if repeat or default in chosen else [default, *chosen]
 
 
-def _settled(
-    learner: str,
-    finalists: Sequence[Trial],
-    judged: Sequence[Trial],
-    ranked: Sequence[tuple[Params, float]],
-) -> Trial:
-    """The surface's minimiser, unless the default did better than that by more than noise.
+def _shuffles(problem: Problem, parties: int) -> range:
+    """Never that of the searches: what luck made good there, it would confirm."""
+    return range(1, 1 + (SHUFFLES if problem.schema.rows < SMALL * parties else 1))
 
-    Noise is what the surface misses the judged losses by, as a root mean square.
+
+def _settled(learner: str, finalists: Sequence[Trial]) -> Trial:
+    """The surface's minimiser, if it is clearly better than the default; else the default.
+
+    Breiman's rule of one standard error for cross-validation, with half of it: what is gained by
+    less is as likely gained by luck, and parties of some hundred rows have much of that.
     """
-    minimiser, *default = [trial for trial in finalists if trial.learner == learner]
-    values = {tuple(params.items()): value for params, value in ranked}
-    known = [(t.loss, values.get(tuple(t.params.items()))) for t in judged if t.learner == learner]
-    missed = [loss - value for loss, value in known if value is not None]
-    noise = math.sqrt(sum(miss**2 for miss in missed) / len(missed)) if missed else 0.0
-    better = [trial for trial in default if trial.loss < minimiser.loss - noise]
-    return better[0] if better else minimiser
+    minimiser, default = [trial for trial in finalists if trial.learner == learner]
+    return minimiser if minimiser.loss < default.loss - ERRORS * default.error else default
 
 
 def _default(problem: Problem, learner: str) -> Params:

@@ -15,11 +15,11 @@ from cotune.methods.bound import gamma_p, optimality_gap
 from cotune.methods.evaluate import evaluate, evaluate_openly
 from cotune.methods.surfaces import Evidence, Params, Surface, surface
 from cotune.party.marginals import wasserstein as distance
-from cotune.party.predict import bounded, surrogate_seed
+from cotune.party.predict import bounded, judged_pairs, surrogate_seed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Distributions, Marginals, Pair, Predict, Search, Searches
 from cotune.problem import Problem
-from cotune.trial import Trial
+from cotune.trial import Trial, mean_of
 
 
 class Unified(ABC):
@@ -38,9 +38,20 @@ class Unified(ABC):
     def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
         """One vector per learner."""
 
+    def judge(self, shot: Sequence[Configuration], shuffles: Sequence[int]) -> list[Trial]:
+        """All parties judge configurations, and the surface learns from it.
+
+        Each is judged once for every way of shuffling the folds; the trials are the means.
+        """
+        asked = [msgspec.structs.replace(one, shuffle=s) for one in shot for s in shuffles]
+        trials = self._judge(asked)
+        return [
+            mean_of(trials[begin : begin + len(shuffles)])
+            for begin in range(0, len(trials), len(shuffles))
+        ]
+
     @abstractmethod
-    def judge(self, shot: Sequence[Configuration]) -> list[Trial]:
-        """All parties judge configurations, and the surface learns from it."""
+    def _judge(self, shot: Sequence[Configuration]) -> Sequence[Trial]: ...
 
     def report(self, chosen: Trial) -> dict[str, Any]:
         """Diagnostics of the choice, as far as what was disclosed allows them."""
@@ -69,9 +80,9 @@ class Summed(Unified):
     _searched = False
     _judged: tuple[Configuration, ...] = ()
 
-    def judge(self, shot: Sequence[Configuration]) -> list[Trial]:
+    def _judge(self, shot: Sequence[Configuration]) -> Sequence[Trial]:
         self._judged += tuple(shot)
-        return list(evaluate(self._federation, shot))
+        return evaluate(self._federation, shot)
 
     def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
         task = Predict(
@@ -116,19 +127,15 @@ class Gathered(Unified):
             self._pairs[learner] = {party: list(one.pairs) for party, one in found.items()}
             self.fits[learner] = sum(one.fits for one in found.values())
             self.cpu_seconds[learner] = sum(one.cpu_seconds for one in found.values())
+        self._judged: dict[str, list[tuple[Configuration, float]]] = {}
         self._surfaces = self._built()
 
-    def judge(self, shot: Sequence[Configuration]) -> list[Trial]:
+    def _judge(self, shot: Sequence[Configuration]) -> Sequence[Trial]:
         trials, losses = evaluate_openly(self._federation, shot)
-        for learner, parties in self._pairs.items():
-            for party, pairs in parties.items():
-                pairs += [
-                    Pair(one.params, loss)
-                    for one, loss in zip(shot, losses.get(party, ()), strict=False)
-                    if one.learner == learner
-                ]
+        for party, told in losses.items():
+            self._judged.setdefault(party, []).extend(zip(shot, told, strict=True))
         self._surfaces = self._built()
-        return list(trials)
+        return trials
 
     def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
         return [
@@ -153,15 +160,18 @@ class Gathered(Unified):
 
     def _evidence(self, learner: str) -> list[Evidence]:
         """Every party's pairs, in the order of the names."""
-        return [
-            Evidence(
-                [pair.params for pair in pairs],
-                [pair.loss for pair in pairs],
-                self._weights[party],
-                [pair.doubt for pair in pairs],
+        evidence = []
+        for party, searched in sorted(self._pairs[learner].items()):
+            pairs = [*searched, *judged_pairs(learner, self._judged.get(party, ()))]
+            evidence.append(
+                Evidence(
+                    [pair.params for pair in pairs],
+                    [pair.loss for pair in pairs],
+                    self._weights[party],
+                    [pair.doubt for pair in pairs],
+                )
             )
-            for party, pairs in sorted(self._pairs[learner].items())
-        ]
+        return evidence
 
     def report(self, chosen: Trial) -> dict[str, Any]:
         """gamma_p (section 3) of every learner, and the bound of Theorem C.6 for the chosen one."""

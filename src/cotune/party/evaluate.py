@@ -64,6 +64,15 @@ class Evaluation(msgspec.Struct, frozen=True):
     whole: bool = False
     free: dict[int, Evaluation] = {}
 
+    def variance(self, unit: float = 1.0) -> float:
+        """That of the loss, a mean over folds, if these were independent; 0 of fewer than two."""
+        defined = [loss / unit for loss in self.losses if loss is not None]
+        if len(defined) < 2:
+            return 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = float(np.var(defined, ddof=1)) / len(defined)
+        return found if math.isfinite(found) else math.inf  # losses beyond all measure
+
 
 class Evaluator:
     """Judges configurations for one problem and remembers what it fitted.

@@ -83,5 +83,7 @@ class Memory:
 
 
 def key(configuration: Configuration) -> str:
-    """Names a configuration: the same text for the same learner, parameters and fraction."""
+    """Names a configuration: the same text for the same learner, parameters, fraction and
+    shuffle.
+    """
     return msgspec.json.encode(configuration, order="deterministic").decode()

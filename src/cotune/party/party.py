@@ -145,6 +145,11 @@ class Party:
         """Run a module's function on a worker: for what takes long. One thread, one process."""
         return self._workers.call(function, *arguments, given_up=self._given_up)
 
+    def check_given_up(self) -> None:
+        """Raise `Cancelled` if nobody waits for the reply any more; for what takes long."""
+        if self._given_up.done():
+            raise Cancelled("the round was given up")
+
     def bill(self, fits: int, cpu_seconds: float) -> None:
         """Add to the cost of the reply under way."""
         self._cost += Cost(fits, cpu_seconds)

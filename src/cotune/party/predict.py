@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
+from cotune.party.memory import key
+from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Pair, Predict, Predictions
 from cotune.problem import Problem, seed_of
 from cotune.surrogate import Surrogate
@@ -22,17 +24,12 @@ def predict(party: Party, task: Predict) -> Predictions:
     """FLoRA's f^(i) at every learner's candidates."""
     found = party.searched(task.search)
     judged = [one for one in task.judged if party.remembers(one)]
-    losses_judged = [evaluation.loss for evaluation in party.evaluate(judged)]
+    told = [evaluation.loss for evaluation in party.evaluate(judged)]
     losses = []
     for learner, searched, candidates in zip(
         task.search.learners, found, task.candidates, strict=True
     ):
-        pairs = [*searched.pairs]
-        pairs += [
-            Pair(one.params, loss)
-            for one, loss in zip(judged, losses_judged, strict=True)
-            if one.learner == learner
-        ]
+        pairs = [*searched.pairs, *judged_pairs(learner, zip(judged, told, strict=True))]
         surrogate = _fitted(party, learner, task.surrogate, pairs)
         drawn = _drawn(party.problem.space(learner), candidates)
         losses.append(bounded(party.problem, surrogate.predict(drawn)[0]))
@@ -41,6 +38,21 @@ def predict(party: Party, task: Predict) -> Predictions:
         [searched.fits for searched in found],
         [searched.cpu_seconds for searched in found],
     )
+
+
+def judged_pairs(learner: str, judged: Iterable[tuple[Configuration, float]]) -> list[Pair]:
+    """One pair for each of the learner's configurations: the mean over shuffles of the folds."""
+    shuffles: dict[str, dict[int, float]] = {}
+    params = {}
+    for one, loss in judged:
+        if one.learner == learner:
+            name = key(msgspec.structs.replace(one, shuffle=0))
+            params[name] = one.params
+            shuffles.setdefault(name, {})[one.shuffle] = loss
+    return [
+        Pair(params[name], float(np.mean(list(losses.values()))), doubt=1.0 / len(losses))
+        for name, losses in shuffles.items()
+    ]
 
 
 def _drawn(space: Space, candidates: Candidates) -> list[dict[str, Any]]:

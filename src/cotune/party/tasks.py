@@ -136,9 +136,13 @@ class Measure(Task, frozen=True):
 
 
 class Evaluations(Reply, frozen=True):
-    """One entry per configuration; `failed` has one count per reason and configuration."""
+    """One entry per configuration; `failed` has one count per reason and configuration.
+
+    `variances` are those of the losses, as far as folds tell, in the metric's unit squared.
+    """
 
     losses: list[float]
+    variances: list[float]
     fits: list[int]
     cpu_seconds: list[float]
     failed: list[int]
@@ -149,9 +153,9 @@ class Evaluate(Task, frozen=True):
     """Judge configurations by stratified k-fold cross-validation on the party's own rows."""
 
     discloses = (
-        "its mean cross-validated loss of each configuration asked, its number of rows (unless all "
-        "parties count equally), how many fits and CPU seconds it took, and whether and why (from "
-        "a fixed list) a fit failed"
+        "its mean cross-validated loss of each configuration asked and how far that varies between "
+        "folds, its number of rows (unless all parties count equally), how many fits and CPU "
+        "seconds it took, and whether and why (from a fixed list) a fit failed"
     )
     reply = Evaluations
 
@@ -162,6 +166,7 @@ class Evaluate(Task, frozen=True):
         count = len(self.configurations)
         return {
             "losses": loss_term(problem, count),
+            "variances": variance_term(problem, count),
             "fits": Term(count, 0.0, 2.0**20, 1.0),
             "cpu_seconds": Term(count, 0.0, 2.0**31, 2.0**-20),
             "failed": Term(count * len(REASONS), 0.0, 1.0, 1.0),
@@ -169,8 +174,11 @@ class Evaluate(Task, frozen=True):
 
     def perform(self, party: Party) -> Evaluations:
         evaluations = party.evaluate(self.configurations)
+        most = variance_term(party.problem, len(evaluations)).high
+        unit = party.problem.metric.unit(party.problem.schema)
         return Evaluations(
             losses=[evaluation.loss for evaluation in evaluations],
+            variances=[min(evaluation.variance(unit), most) for evaluation in evaluations],
             fits=[evaluation.fits for evaluation in evaluations],
             cpu_seconds=[evaluation.cpu_seconds for evaluation in evaluations],
             failed=[int(e.reason == reason) for e in evaluations for reason in REASONS],
@@ -470,6 +478,13 @@ def loss_term(problem: Problem, count: int) -> Term:
     """The term of `count` losses that are averaged over the parties by their weights."""
     schema, metric = problem.schema, problem.metric
     return Term(count, 0.0, metric.worst(schema), metric.resolution(schema), weighted=True)
+
+
+def variance_term(problem: Problem, count: int) -> Term:
+    """The term of `count` variances of losses in the metric's unit, averaged like these."""
+    metric, schema = problem.metric, problem.schema
+    most = metric.worst(schema) / metric.unit(schema)
+    return Term(count, 0.0, most**2, RESOLUTION, weighted=True)
 
 
 def _check_weight(weight: float) -> None:

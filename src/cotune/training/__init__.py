@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -47,12 +47,22 @@ def trainer(learner: str, merge_every: int | None = None) -> Trainer:
     name = learners.learner(learner).trained_by
     if name not in TRAINERS:
         raise UsageError(choices(name, f"way of training {learner!r}", TRAINERS))
-    if name == "histogram" and merge_every is not None:
+    if merge_every is not None and _is_boosted(learner):
         from cotune.training.merging import merging
 
         return partial(merging, every=merge_every)
     found: Trainer = resolve_name(TRAINERS[name])
     return found
+
+
+def _is_boosted(learner: str) -> bool:
+    return learners.learner(learner).trained_by == "histogram"
+
+
+def check_merging(names: Iterable[str]) -> None:
+    """Refuse `merge_every` where it means nothing."""
+    if not any(_is_boosted(name) for name in names):
+        raise UsageError("merge_every is about boosted trees: tune hgb, xgboost or lightgbm, too")
 
 
 def check(learner: str) -> None:
@@ -116,4 +126,6 @@ def train(
         "bytes_up": sum(entry.bytes_up for entry in rounds),
         "bytes_down": sum(entry.bytes_down for entry in rounds),
     }
+    if merge_every is not None and _is_boosted(configuration.learner):
+        about["merged_every"] = merge_every
     return Model.of(problem, configuration, estimator, about)

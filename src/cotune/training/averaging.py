@@ -26,21 +26,43 @@ EPOCHS = 5
 EVERY = 5
 
 
-class State(msgspec.Struct):
-    """Between two rounds: the common weights, the best ones so far, and the loss of every round.
+class Seen(msgspec.Struct):
+    """The rounds in which the same parties answered: losses over other rows do not compare.
 
-    `least` is the loss of the best. `flat` counts the rounds since the loss was last below `mark`
-    by more than `tol`. All three are of the rounds since other `parties` answered than before:
-    losses over different parties' rows do not compare.
+    `best` are the weights of the `least` loss; `mark` is the last loss that was lower than the one
+    before by more than `tol`.
+    """
+
+    parties: tuple[str, ...]
+    best: np.ndarray
+    rounds: int = 0
+    least: float = float("inf")
+    mark: float = float("inf")
+
+
+class State(msgspec.Struct):
+    """Between two rounds: the common weights, what was seen so far, and the loss of every round.
+
+    `flat` counts the rounds since the loss last fell by more than `tol`.
     """
 
     weights: np.ndarray
-    best: np.ndarray
+    seen: list[Seen] = []
     losses: list[float] = []
-    parties: tuple[str, ...] = ()
-    least: float = float("inf")
-    mark: float = float("inf")
     flat: int = 0
+
+    def by(self, parties: tuple[str, ...]) -> Seen:
+        """What was seen with these parties; something to be filled if they are new."""
+        known = next((seen for seen in self.seen if seen.parties == parties), None)
+        if known is None:
+            known = Seen(parties, self.weights)
+            self.seen.append(known)
+        return known
+
+    @property
+    def judged(self) -> Seen:
+        """By whom the weights are chosen: the parties that answered most of the rounds."""
+        return max(self.seen, key=lambda seen: (seen.rounds, len(seen.parties)))
 
 
 def averaging(
@@ -62,21 +84,20 @@ def averaging(
     learner = learners.learner(configuration.learner)
     network = untrained(problem, learner, configuration, dense_width(problem.schema))
     restored = federation.restored()
-    state = read(restored, State) if restored else State(flat(network), flat(network))
+    state = read(restored, State) if restored else State(flat(network))
     while state.flat <= network.n_iter_no_change:
         done = len(state.losses)
         epochs = EPOCHS if done < network.max_iter else 0
         weights = state.weights.astype("<f4")
         sums = federation.sum(Epochs(configuration, weights.tobytes(), done, epochs))
         loss = float(sums.sum("loss")[0] / sums.sum("rows")[0])
-        if state.parties != federation.ledger.last.heard:
-            state.parties = federation.ledger.last.heard
-            state.least = state.mark = np.inf
-        if loss < state.least:
-            state.best, state.least = weights.astype(float), loss
         state.losses.append(loss)
-        if loss < state.mark - network.tol:
-            state.mark, state.flat = loss, 0
+        seen = state.by(federation.ledger.last.heard)
+        seen.rounds += 1
+        if loss < seen.least:
+            seen.best, seen.least = weights.astype(float), loss
+        if loss < seen.mark - network.tol:
+            seen.mark, state.flat = loss, 0
         else:
             state.flat += 1
         if not epochs:
@@ -90,14 +111,14 @@ def averaging(
 
 def _fitted(problem: Problem, network: Any, state: State) -> Any:
     """The network with the best weights, for numbers in the target's own unit."""
-    install(network, state.best)
+    install(network, state.judged.best)
     if problem.task == "regression":
         network.coefs_[-1] *= problem.schema.target_scale
         network.intercepts_[-1] *= problem.schema.target_scale
         network.intercepts_[-1] += problem.schema.target_mean
     network.n_iter_ = min(len(state.losses), network.max_iter)
     network.loss_curve_ = state.losses
-    network.loss_ = network.best_loss_ = state.least
+    network.loss_ = network.best_loss_ = state.judged.least
     for name in ("_best_coefs", "_best_intercepts", "_random_state"):
         vars(network).pop(name, None)  # they belong to its first weights
     return network

@@ -16,7 +16,7 @@ from cotune.problem import Problem
 from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
 from cotune.training.booster import booster
-from cotune.training.histogram import first_predicted
+from cotune.training.histogram import EVERY, first_predicted
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ def merging(
     """Train `hgb`, `xgboost` or `lightgbm` in one message for `every` rounds of boosting.
 
     In each, every party boosts what all have merged so far, on its own rows alone. Its trees
-    count by its share of the rows: the model predicts the mean of what the parties' trees would.
+    count by its weight: the model predicts the mean of what the parties' trees would.
     """
     name = configuration.learner
     params = settled(problem, configuration)
@@ -47,10 +47,13 @@ def merging(
         bins = shared_bins(federation, problem, codes_are_numbers=False)
         base = first_predicted(problem.schema)
         progress = Progress(Start("boost", bins, base, rules.rows, rules.every))
+    saved_at = progress.done
     while progress.done < rules.rounds:
         count = min(every, rules.rounds - progress.done)
         progress = _merged(federation, progress, Configuration(name, params), count)
-        federation.checkpoint(msgspec.msgpack.encode(progress))
+        if progress.done - saved_at >= EVERY or progress.done == rules.rounds:
+            federation.checkpoint(msgspec.msgpack.encode(progress))
+            saved_at = progress.done
         yield Stage(progress.done, rules.rounds)
     start, trees = progress.start, progress.trees + progress.merged
     return booster(problem.schema, start.bins, start.base, trees)

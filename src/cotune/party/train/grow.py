@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -20,6 +19,12 @@ STEPS: dict[TaskKind, tuple[float, float]] = {
     "classification": (2.0**-20, 1.0),
     "regression": (2.0**-16, 2.0**8),
 }
+#: Rows of all parties together, at most.
+MOST_ROWS = 2.0**31
+#: Of one tree, at most.
+MOST_SPLITS = 2**16
+#: A leaf's value, a gain, a cover: at most. No honest tree comes near; sums of them stay finite.
+LARGEST = 2.0**60
 #: The step of the squares of a regression's target.
 SQUARES_STEP = 2.0**-20
 
@@ -90,23 +95,28 @@ def channels(schema: Schema, counted: bool) -> list[str]:
 
 
 def check_tree(tree: Tree, bins: Bins) -> None:
-    """Raise `Malformed` unless it is a tree over these bins, with a finite value at every leaf."""
+    """Raise `Malformed` unless it is a tree over these bins, with numbers that can be meant."""
+    if len(tree.splits) > MOST_SPLITS:
+        raise Malformed(f"a tree has more than {MOST_SPLITS} splits")
     free = {0}
     for i, split in enumerate(tree.splits):
         if split.node not in free:
             raise Malformed("a tree divides a node that it does not have, or has divided before")
-        free = free - {split.node} | {1 + 2 * i, 2 + 2 * i}
+        free.remove(split.node)
+        free |= {1 + 2 * i, 2 + 2 * i}
         if not 0 <= split.column < len(bins.sizes):
             raise Malformed("a tree divides by a column that the schema does not have")
-        size, numeric = bins.sizes[split.column], bins.packed[split.column] is not None
-        if not -1 <= split.bin < size or (numeric and split.right):
+        size = bins.sizes[split.column]
+        if bins.packed[split.column] is None:
+            fits = split.right and all(code < size for code in split.right)
+        else:
+            fits = not split.right and -1 <= split.bin < size - 1
+        if not fits:
             raise Malformed("a tree divides between bins that its column does not have")
-        if any(code >= size for code in split.right):
-            raise Malformed("a tree divides by a category that its column does not have")
     if len(tree.leaves) != len(free) or {node for node, _ in tree.leaves} != free:
         raise Malformed("the leaves of a tree are not the nodes that it does not divide")
     numbers = [value for _, value in tree.leaves] + [*tree.gains, *tree.covers]
-    if not all(math.isfinite(number) for number in numbers):
-        raise Malformed("a tree has a value that is not finite")
+    if not all(abs(number) <= LARGEST for number in numbers):  # NaN compares false
+        raise Malformed("a tree has a number that is not finite or out of bounds")
     if not len(tree.gains) == len(tree.covers) == len(tree.splits):
         raise Malformed("a tree does not tell the gain of each split")

@@ -39,19 +39,18 @@ class Growing:
         self._raw = np.repeat(np.array(start.base)[:, None], len(y), axis=1)
         self._everyone = np.arange(len(y), dtype=np.uint32)
         self._placed: dict[tuple[int, ...], np.ndarray] = {}
-        self._round = 0
-        self.add(start.trees)
+        self.add(start.trees, len(start.trees))
         self.divide(start.splits)
 
-    def add(self, rounds: Sequence[Sequence[Tree]]) -> None:
-        """Add the trees of finished rounds to what is predicted, and begin the next round."""
+    def add(self, rounds: Sequence[Sequence[Tree]], number: int) -> None:
+        """Add the trees of finished rounds to what is predicted, and begin the round `number`."""
         for trees in rounds:
             for raw, tree in zip(self._raw, trees, strict=True):
                 nodes = [self._everyone]
                 self._part(nodes, tree.splits)
                 for node, value in tree.leaves:
                     raw[nodes[node]] += value
-        self._round += len(rounds)
+        self._round = number
         self._plant()
 
     def fork(self) -> Growing:

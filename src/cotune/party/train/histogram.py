@@ -11,15 +11,12 @@ import numpy as np
 
 from cotune.party.task import Reply, Task, Term, most_summed_bytes
 from cotune.party.train.bins import counts_between, single
-from cotune.party.train.grow import SQUARES_STEP, STEPS, Split, Start
+from cotune.party.train.grow import MOST_ROWS, SQUARES_STEP, STEPS, Split, Start
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
     from cotune.party.train.grow_rows import Growing
     from cotune.problem import Problem
-
-#: Rows of all parties together, at most.
-MOST_ROWS = 2.0**31
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**26)]
 
@@ -50,7 +47,7 @@ class Crowd(Task, frozen=True):
         return most_summed_bytes(self.terms(problem))
 
     def perform(self, party: Party) -> Crowds:
-        began = time.perf_counter()
+        began = time.thread_time()
         known = party.training.setdefault("sorted", {})
         counts: list[int] = []
         for column, packed in zip(self.columns, self.boundaries, strict=True):
@@ -59,7 +56,7 @@ class Crowd(Task, frozen=True):
                 known[column] = np.sort(single(values[~np.isnan(values)]))
             boundaries = np.frombuffer(packed, dtype="<f4")
             counts += counts_between(known[column], boundaries).tolist()
-        party.bill(0, time.perf_counter() - began)
+        party.bill(0, time.thread_time() - began)
         return Crowds(counts)
 
 
@@ -146,7 +143,7 @@ class Grow(Task, frozen=True, omit_defaults=True):
         known, answered, growing = party.training.get("grow", ("", None, None))
         if known == digest and answered is not None:
             return answered  # type: ignore[no-any-return]
-        began = time.perf_counter()
+        began = time.thread_time()
         if self.start is not None:
             party.training = {}
             growing = Growing(party, self.start)
@@ -155,7 +152,7 @@ class Grow(Task, frozen=True, omit_defaults=True):
         party.training["grow"] = ("", None, None)  # should it fail on the way
         answer = self._answer(growing, len(party.problem.schema.columns))
         party.training["grow"] = (digest, answer, growing)
-        party.bill(0, time.perf_counter() - began)
+        party.bill(0, time.thread_time() - began)
         return answer
 
     def _answer(self, growing: Growing, columns: int) -> Histograms:

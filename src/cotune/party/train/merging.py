@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,7 +14,15 @@ import numpy as np
 from cotune.errors import Malformed
 from cotune.party.task import Configuration, Reply, Task
 from cotune.party.train.bins import Bins
-from cotune.party.train.grow import Split, Start, Tree, channels, check_tree, trees_per_round
+from cotune.party.train.grow import (
+    MOST_ROWS,
+    Split,
+    Start,
+    Tree,
+    channels,
+    check_tree,
+    trees_per_round,
+)
 from cotune.problem import seed_of
 
 if TYPE_CHECKING:
@@ -26,8 +34,6 @@ if TYPE_CHECKING:
 
 #: The rounds of trees that a message may ask for.
 MOST_ROUNDS = 2**16
-#: Rows of a party, at most.
-MOST_ROWS = 2.0**31
 
 
 class Boosted(Reply, frozen=True):
@@ -57,9 +63,11 @@ class Boost(Task, frozen=True, omit_defaults=True):
     """
 
     discloses = (
-        "the trees that it grows on its own rows: by which columns and shared bins they divide "
-        "them, how many rows (by weight) each division has, and the values of the leaves, each a "
-        "mean over the rows that come to it, which may be few if the configuration allows that"
+        "its number of rows (unless all parties count equally) and the trees that it grows on its "
+        "own rows: by which columns and shared bins they divide them, by how much that reduces the "
+        "loss and how much curvature (roughly: how many rows) it divides, and the values of the "
+        "leaves, each a mean over the rows that come to it; a leaf of one row tells that row's "
+        "target"
     )
     reply = Boosted
 
@@ -81,8 +89,9 @@ class Boost(Task, frozen=True, omit_defaults=True):
         from cotune.party.party import Refuse
         from cotune.party.train.grow_rows import Growing
 
-        known, answered, growing = party.training.get("boost", ("", None, None))
+        known, answered, growing, seconds = party.training.get("boost", ("", None, None, 0.0))
         if known == self.digest and answered is not None:
+            party.bill(1, seconds)
             return answered  # type: ignore[no-any-return]
         began = time.thread_time()
         if self.start is not None:
@@ -90,26 +99,27 @@ class Boost(Task, frozen=True, omit_defaults=True):
             growing = Growing(party, self.start)
         elif known != self.after or growing is None:
             raise Refuse("no_state", "the party was not there when the trees were merged")
-        party.training["boost"] = ("", None, None)  # should it fail on the way
-        growing.add(self.merged)
-        answer = Boosted(self._boosted(growing.fork(), party.problem), party.weight)
-        party.training["boost"] = (self.digest, answer, growing)
-        party.bill(1, time.thread_time() - began)
+        party.training["boost"] = ("", None, None, 0.0)  # should it fail on the way
+        growing.add(self.merged, self.number)
+        answer = Boosted(tuple(self._boosted(growing.fork(), party)), party.weight)
+        seconds = time.thread_time() - began
+        party.training["boost"] = (self.digest, answer, growing, seconds)
+        party.bill(1, seconds)
         return answer
 
-    def _boosted(self, growing: Growing, problem: Problem) -> tuple[tuple[Tree, ...], ...]:
+    def _boosted(self, growing: Growing, party: Party) -> Iterator[tuple[Tree, ...]]:
         from cotune.growth.grow import grow_rounds
         from cotune.growth.rules import rules_of
 
+        problem = party.problem
         rules = rules_of(self.configuration.learner, self.configuration.params, problem.schema)
         seed = seed_of(problem.seed, "merging", self.configuration.learner)
         numbers = range(self.number, self.number + self.rounds)
         source = _Own(growing, channels(problem.schema, rules.counted))
         roots = trees_per_round(problem.schema)
-        return tuple(
-            finished.trees
-            for finished in grow_rounds(source, rules, self.bins, roots, seed, numbers)
-        )
+        for finished in grow_rounds(source, rules, self.bins, roots, seed, numbers):
+            party.check_given_up()
+            yield finished.trees
 
     def most_fits(self, problem: Problem) -> int:
         return 1
