@@ -56,9 +56,10 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FLoRA-LGBM, few-shot": ("flora", {}),
     "central": ("central", {}),
     "DASH": ("dash", {}),
-    "FLASH RM": ("flash", {"inner": "rm"}),
-    "FLASH LKBM": ("flash", {"inner": "lkbm"}),
-    "FLASH LBM": ("flash", {"inner": "lbm"}),
+    "FLASH RM": ("flash", {"inner": "rm", "tolerance": 0.0}),
+    "FLASH LKBM": ("flash", {"inner": "lkbm", "tolerance": 0.0}),
+    "FLASH LBM": ("flash", {"inner": "lbm", "tolerance": 0.0}),
+    "flash": ("flash", {}),  # as cotune does it by default: RM, tolerant by its projections' errors
 }
 FLASH = ("FLASH RM", "FLASH LKBM", "FLASH LBM")
 #: Of the check against the central search, in percent of its accuracy.
@@ -164,7 +165,7 @@ class Piece:
         The defaults are not searched, so that they are the same piece for any number of trials.
         """
         learners = ("lightgbm",) if method.startswith("FLoRA") else form.learners
-        trials = form.flash_trials if method in FLASH else form.trials
+        trials = form.flash_trials if METHODS[method][0] == "flash" else form.trials
         piece = cls(dataset, seed, method, form.rows, form.folds, trials, learners)
         piece = replace(piece, **changes)
         return replace(piece, trials=0) if method == "Default" else piece

@@ -230,7 +230,7 @@ _tuning = (
         "--tolerance",
         type=click.FloatRange(min=0),
         metavar="DELTA",
-        show_default="0",
+        show_default="their standard error",
         help="flash: how far a learner's projected loss may lie behind the best one's.",
     ),
     click.option(

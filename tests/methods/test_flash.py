@@ -11,7 +11,15 @@ import cotune
 from cotune import surrogate
 from cotune.errors import UsageError
 from cotune.methods import flash as flash_module
-from cotune.methods.flash import combine, flash, fractions_of, projected, promising
+from cotune.methods.flash import (
+    combine,
+    flash,
+    fractions_of,
+    projected,
+    projection_error,
+    promising,
+    within,
+)
 from cotune.party.tasks import Found, Pair, Search, Searches
 from cotune.space import Space, when
 from cotune.testing import METHOD_CHECKS
@@ -116,6 +124,21 @@ def test_a_tolerance_keeps_those_that_are_nearly_as_good():
     ]
     federation, _ = by_hand(tolerance=1.0)
     assert [list(task.learners) for task in federation.asked] == [LEARNERS] * 7
+
+
+def test_without_a_tolerance_noise_decides_who_is_nearly_as_good():
+    LP = {TREE: 0.10, LINEAR: 0.15, EXTRA: 0.45}
+    quiet, noisy = dict.fromkeys(LEARNERS, 0.0), {TREE: 0.03, LINEAR: 0.04, EXTRA: 0.2}
+    assert within(LP, quiet, None) == (TREE,)
+    assert within(LP, noisy, None) == (TREE, LINEAR)  # 0.05 behind, and as much is noise
+    assert within(LP, noisy, 0.0) == (TREE,)
+    assert within(LP, noisy, 0.35) == tuple(LEARNERS)
+
+
+def test_projections_from_few_rows_are_noisier_than_from_many():
+    errors = [projection_error({a: 0.01, 2 * a: 0.01}) for a in (0.05, 0.1, 0.25, 0.5)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] == pytest.approx(0.01)
 
 
 def test_the_report_adds_up_what_was_spent_on_learners_that_lost():

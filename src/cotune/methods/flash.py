@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, takewhile
@@ -34,7 +35,7 @@ def flash(
     *,
     trials: int = 50,
     inner: str = "rm",
-    tolerance: float = 0.0,
+    tolerance: float | None = None,
     sampler: str = "tpe",
     first: float = 0.0375,
     growth: float = 1.5,
@@ -66,7 +67,10 @@ def flash(
         What becomes of the parties' searches: `lbm` takes the mean of their best, unjudged; all
         judge their K best in `lkbm`, and the best by a forest over all they tried in `rm`.
     tolerance
-        Delta, in units of the loss: how much worse than the best a projected loss may be.
+        Delta, in units of the loss: how much worse than the best a projected loss may be. By
+        default as much as the standard error of their difference, as far as it is known: on few
+        rows a projection is mostly noise, and by Lemma 1 the best learner is safe only if Delta
+        is above that. The paper's experiments have 0, which is enough for large parties.
     sampler
         Of the parties' searches: `tpe`, `random`, `gp`, `cmaes` or `grid`.
     first, growth
@@ -84,18 +88,17 @@ def flash(
     told = {"lbm": 1, "lkbm": keep, "rm": None}[inner]
     fractions = fractions_of(first, growth)
     curves: dict[str, dict[float, float]] = {learner: {} for learner in problem.learners}
-    LP, best_LP = dict.fromkeys(problem.learners, 0.0), 0.0
+    errors: dict[str, dict[float, float]] = {learner: {} for learner in problem.learners}
+    LP, noise = dict.fromkeys(problem.learners, 0.0), dict.fromkeys(problem.learners, 0.0)
     for m, a in enumerate(fractions):  # line 2
-        if m < OPEN:  # line 3
-            chosen = problem.learners  # line 4
-        else:
-            chosen = tuple(j for j in problem.learners if LP[j] - best_LP <= tolerance)  # line 6
+        chosen = problem.learners if m < OPEN else within(LP, noise, tolerance)  # lines 3-6
         search = Search(chosen, trials, sampler, a, told, free_pairs, pruning)
         judged = fl_hpo(federation, problem, search, inner, candidates)  # lines 8-9
         for learner in chosen:
-            curves[learner][a] = min(t.loss for t in judged if t.learner == learner)  # line 10
+            best = min((t for t in judged if t.learner == learner), key=lambda t: t.loss)
+            curves[learner][a], errors[learner][a] = best.loss, best.error  # line 10
             LP[learner] = projected(curves[learner])  # line 11
-        best_LP = min(LP.values())  # line 13
+            noise[learner] = projection_error(errors[learner])
         yield Step(judged, m + 1, len(fractions), report(curves, LP, fractions[: m + 1]))
 
 
@@ -120,6 +123,33 @@ def projected(curve: Mapping[float, float]) -> float:
         return loss
     a_before, loss_before = earlier[-1]
     return loss + (1 - a) * (loss - loss_before) / (a - a_before)
+
+
+def projection_error(errors: Mapping[float, float]) -> float:
+    """The standard error of `projected`, by those of the last two losses.
+
+    >>> round(projection_error({0.25: 0.02, 0.5: 0.01}), 6)
+    0.05
+    """
+    *earlier, (a, error) = errors.items()
+    if not earlier:
+        return error
+    a_before, error_before = earlier[-1]
+    factor = (1 - a) / (a - a_before)
+    return math.hypot((1 + factor) * error, factor * error_before)
+
+
+def within(
+    LP: Mapping[str, float], noise: Mapping[str, float], tolerance: float | None
+) -> tuple[str, ...]:
+    """Line 6: the learners whose projected loss is near enough to the least, line 13's LP*."""
+    leader = min(LP, key=lambda j: LP[j])
+    return tuple(
+        j
+        for j in LP
+        if LP[j] - LP[leader]
+        <= (math.hypot(noise[j], noise[leader]) if tolerance is None else tolerance)
+    )
 
 
 def fl_hpo(
@@ -228,10 +258,10 @@ def _spent(curve: Mapping[float, float], late: Sequence[float]) -> dict[str, flo
     return {"from_round_4": sum(used), "largest": max(used), "all_rounds": sum(curve)}
 
 
-def _check(inner: str, tolerance: float, first: float, growth: float, **counts: int) -> None:
+def _check(inner: str, tolerance: float | None, first: float, growth: float, **counts: int) -> None:
     if inner not in INNER:
         raise UsageError(choices(inner, "inner method of flash", INNER))
-    if not tolerance >= 0:
+    if tolerance is not None and not tolerance >= 0:
         raise UsageError(f"the tolerance is {tolerance}: give a difference of losses, 0 or more")
     if not 0 < first <= 1:
         raise UsageError(f"the first fraction is {first}: give a share of the rows in (0, 1]")
