@@ -78,6 +78,7 @@ def main() -> int:
         for seed in range(arguments.seeds)
         for learner, dataset in _cases(arguments.quick)
         for way in _ways(learner, dataset, arguments.ablations)
+        if arguments.way in (None, way)
         for cut in [_cut(learner, dataset, arguments.quick)]
     ]
     end = time.monotonic() + 60 * arguments.minutes
@@ -101,6 +102,7 @@ def _arguments() -> Any:
     made.add_argument("--quick", action="store_true", help="three small cases, 30 trials")
     made.add_argument("--seeds", type=int, default=1, help="searches per case")
     made.add_argument("--ablations", action="store_true", help="leave out one part at a time too")
+    made.add_argument("--way", choices=[*WAYS, *ABLATIONS], help="only this one; all by default")
     return made.parse_args()
 
 
