@@ -57,6 +57,12 @@ def test_the_leaderboard_has_the_best_first_and_the_cost_in_every_row(outcome):
     assert (board["bytes_up"] == outcome.ledger.bytes_up).all()
 
 
+def test_the_leaderboard_counts_the_rounds_of_the_search_alone(outcome):
+    trained = msgspec.structs.replace(outcome, rounds=outcome.rounds * 2, searched=5)
+    assert trained.leaderboard().equals(outcome.leaderboard())
+    assert trained.ledger.rounds == 10
+
+
 def test_trials_come_as_a_table_in_their_order(outcome):
     table = outcome.trials_dataframe()
     assert table["number"].tolist() == list(range(6))

@@ -86,7 +86,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     def leaderboard(self) -> pd.DataFrame:
         """One row per learner, the best first, with what its trials cost.
 
-        Rounds and bytes are those of the whole run: the learners' messages travel together.
+        Rounds and bytes are those of the whole search, in which the learners' messages travel
+        together; the training that follows is not in them.
         """
         import pandas as pd
 
@@ -98,15 +99,16 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     def _row(self, learner: str) -> dict[str, Any]:
         trials = [trial for trial in self.trials if trial.learner == learner]
         best = self.best if learner == self.best_learner else best_of(trials)
+        search = Ledger(self.rounds[: self.searched])
         return {
             "learner": learner,
             self.problem.metric_name: self.problem.metric.value(best.loss),
             "loss": best.loss,
             "trials": len(trials),
             "failed": sum(bool(trial.reasons) for trial in trials),
-            "rounds": self.ledger.rounds,
-            "bytes_up": self.ledger.bytes_up,
-            "bytes_down": self.ledger.bytes_down,
+            "rounds": search.rounds,
+            "bytes_up": search.bytes_up,
+            "bytes_down": search.bytes_down,
             "fits": sum(trial.fits for trial in trials),
             "cpu_seconds": sum(trial.cpu_seconds for trial in trials),
             "params": best.params,
