@@ -116,7 +116,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         --learner hgb --learner svm --trials 9 --folds 4 --metric f1 --space paper
         --fix hgb.max_iter=50 --fix svm.kernel=rbf --fix hgb.learning_rate=1e-1
         --drop id --weights equal --scaling none --sampler random --max-rounds 20 --max-seconds 1.5
-        --quorum 0.8 --timeout 60 --processes 2 --run here --no-train
+        --quorum 0.8 --timeout 60 --processes 2 --run here --merge-every 5
     """
     run(*arguments.split())
     ((plan, method, where),) = no_work
@@ -143,7 +143,8 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         "drop": ("id",),
         "weights": "equal",
         "scaling": "none",
-        "train": False,
+        "train": True,
+        "merge_every": 5,
         "holdout": 0.0,
         "rounds": 20,
         "fits": None,
@@ -246,6 +247,8 @@ def test_a_plan_survives_its_file(folder):
         ("tune iris.csv --learner svm --fix svm.C=1e99", "parameter 'C' must be a number from"),
         ("tune iris.csv --learner svm --fix svm.C=NaN", "not nan"),
         ("tune iris.csv --holdout 0.95", "0.95 is not in the range 0<=x<=0.9"),
+        ("tune iris.csv --learner svm --merge-every 5", "merge_every is about boosted trees"),
+        ("tune iris.csv --no-train --merge-every 5", "merge_every is about training"),
         ("tune iris.csv --run iris.csv", "give another with --run"),
         ("compare iris.csv --run iris.csv", "give another with --run"),
         ("resume nothing", "no run in nothing"),
