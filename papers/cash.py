@@ -59,7 +59,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FLASH RM": ("flash", {"inner": "rm", "tolerance": 0.0}),
     "FLASH LKBM": ("flash", {"inner": "lkbm", "tolerance": 0.0}),
     "FLASH LBM": ("flash", {"inner": "lbm", "tolerance": 0.0}),
-    "flash": ("flash", {}),  # as cotune does it by default: RM, tolerant by its projections' errors
+    "flash": ("flash", {}),  # cotune's default: LKBM, tolerant by its projections' errors
 }
 FLASH = ("FLASH RM", "FLASH LKBM", "FLASH LBM")
 #: Of the check against the central search, in percent of its accuracy.

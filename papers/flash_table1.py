@@ -137,8 +137,8 @@ def remarks(store: Store, form: Form) -> list[str]:
         "the fractions end at exactly 1; LBM averages in the scale of the search. With fewer rows "
         "than in the paper the first fractions hold a few dozen rows per client, and projections "
         "from there decide which learner goes on: a wrong choice at tolerance 0 is never made up "
-        "for unless the leader's projection falls behind. cotune's flash is RM, and lets a learner "
-        "go on as long as its projection is behind by less than the standard error of that."
+        "for unless the leader's projection falls behind. cotune's flash is LKBM, and lets a "
+        "learner go on as long as its projection is behind by less than the standard error of that."
     )
     return said
 

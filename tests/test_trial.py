@@ -1,4 +1,6 @@
-from cotune.trial import Trial, best_of
+import pytest
+
+from cotune.trial import Trial, best_of, mean_of
 
 
 def trial(loss, weight=90.0, **more):
@@ -50,3 +52,10 @@ def test_the_usual_weight_is_that_of_the_trials_on_most_rows():
     early = [trial(0.1, weight=60.0, fraction=0.1) for _ in range(5)]
     late = [trial(0.3), trial(0.2)]
     assert best_of([*early, *late]) is late[1]
+
+
+def test_trials_on_other_folds_are_one_with_their_mean_and_all_their_fits():
+    found = mean_of([trial(0.1, error=0.02), trial(0.3, error=0.04, reasons={"raised": 2})])
+    assert found.loss == pytest.approx(0.2)
+    assert found.error == pytest.approx(0.03)  # the rows are the same: no smaller for two
+    assert (found.fits, found.reasons, found.weight) == (30, {"raised": 2}, 90.0)

@@ -223,7 +223,7 @@ _tuning = (
     click.option(
         "--inner",
         type=click.Choice(INNER),
-        show_default="rm",
+        show_default="lkbm",
         help="flash: how the parties' searches are put together.",
     ),
     click.option(

@@ -7,7 +7,7 @@ from cotune.learners import register_learner
 from cotune.methods.evaluate import evaluate, evaluate_openly
 from cotune.party.task import Configuration
 from cotune.party.tasks import REASONS, Evaluate, Evaluations
-from tests.parts import Raising, federation_of, iris, parts, problem_of
+from tests.parts import Raising, diabetes, federation_of, iris, parts, problem_of
 
 TABLES = parts(iris())
 CONFIGURATIONS = [
@@ -91,3 +91,24 @@ def test_a_trial_says_on_what_share_of_the_rows_it_was_judged():
     assert [trial.fraction for trial in trials] == [1.0, 1.0, 0.5]
     assert [trial.fits for trial in trials] == [9] * 3
     assert not any(trial.predicted for trial in trials)
+
+
+def test_a_trial_knows_its_standard_error():
+    """Parties of 50 rows with the same spread between folds: a third of one's variance."""
+    problem = problem_of(*TABLES.values(), folds=5)
+    with federation_of(TABLES, problem=problem) as federation:
+        (trial,) = evaluate(federation, CONFIGURATIONS[:1])
+        told = federation.gather(Evaluate(tuple(CONFIGURATIONS[:1])))
+    variances = [reply.variances[0] for reply in told.values()]
+    assert trial.error == pytest.approx(np.sqrt(np.mean(variances) / 3), abs=1e-4)
+    assert 0.0 < trial.error < 0.2
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1.0, 1e150])
+def test_standard_errors_are_in_the_unit_of_the_target(scale):
+    frame = diabetes()
+    tables = parts(frame.assign(target=frame["target"] * scale))
+    with federation_of(tables, problem=problem_of(*tables.values())) as federation:
+        (trial,) = evaluate(federation, CONFIGURATIONS[:1])
+    assert 0.0 < trial.error < trial.loss
+    assert trial.error == pytest.approx(trial.loss / 20, rel=0.9)

@@ -8,9 +8,9 @@ import pytest
 
 from cotune.federation.wire import OWN_TERMS, Refusal, decode_body, unpack_terms
 from cotune.learners import register_learner
-from cotune.party.predict import bounded, surrogate_seed
+from cotune.party.predict import bounded, judged_pairs, surrogate_seed
 from cotune.party.task import Configuration
-from cotune.party.tasks import Candidates, Evaluate, Predict, Search, Searches
+from cotune.party.tasks import Candidates, Evaluate, Pair, Predict, Search, Searches
 from cotune.surrogate import Surrogate
 from tests.parts import Counting, ask, diabetes, federation_of, iris, parts, party_of, problem_of
 
@@ -224,3 +224,19 @@ def test_a_summed_reply_tells_the_same_as_a_gathered_one(party):
     terms = unpack_terms(asking().terms(PROBLEM) | OWN_TERMS, summand.terms)
     assert (terms["losses"] / 90.0).tolist() == gathered.losses
     assert terms["fits"].tolist() == gathered.fits
+
+
+def test_shuffles_of_one_configuration_are_one_pair_that_is_doubted_less():
+    def judged(depth, shuffle, learner="decision_tree"):
+        return Configuration(learner, {"max_depth": depth}, shuffle=shuffle)
+
+    told = [
+        (judged(3, 1), 0.1),
+        (judged(5, 1), 0.4),
+        (judged(3, 2), 0.3),
+        (judged(3, 1), 0.1),  # asked again: it is no further shuffle
+        (judged(3, 1, "extra_tree"), 0.9),
+    ]
+    first, second = judged_pairs("decision_tree", told)
+    assert (first.params, first.loss, first.doubt) == ({"max_depth": 3}, pytest.approx(0.2), 0.5)
+    assert second == Pair({"max_depth": 5}, 0.4)

@@ -58,6 +58,18 @@ def test_every_row_is_tested_once_and_never_trained_on_then(tmp_path):
     assert not any(set(train) & set(test) for train, test in splits)
 
 
+def test_folds_can_be_shuffled_otherwise_and_then_the_same_each_time(tmp_path):
+    frame = iris()
+    rows = Rows(tmp_path / "rows", frame, problem_of(frame))
+
+    def tested(shuffle):
+        fold_indices.cache_clear()
+        return [test.tolist() for _, test in fold_indices(rows.folder, 1.0, shuffle)]
+
+    assert tested(0) == tested(0) != tested(1) == tested(1) != tested(2)
+    assert sorted(row for rows in tested(2) for row in rows) == list(range(150))
+
+
 def test_the_folds_of_a_fraction_lie_within_it(tmp_path):
     frame = iris()
     problem = problem_of(frame)

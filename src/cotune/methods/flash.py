@@ -34,7 +34,7 @@ def flash(
     problem: Problem,
     *,
     trials: int = 50,
-    inner: str = "rm",
+    inner: str = "lkbm",
     tolerance: float | None = None,
     sampler: str = "tpe",
     first: float = 0.0375,
@@ -65,7 +65,8 @@ def flash(
         HPO_iter: configurations per learner and round, at each party.
     inner
         What becomes of the parties' searches: `lbm` takes the mean of their best, unjudged; all
-        judge their K best in `lkbm`, and the best by a forest over all they tried in `rm`.
+        judge their K best in `lkbm`, and the best by a forest over all they tried in `rm`, which
+        wants many trials.
     tolerance
         Delta, in units of the loss: how much worse than the best a projected loss may be. By
         default as much as the standard error of their difference, as far as it is known: on few
