@@ -150,6 +150,11 @@ class Party:
         if self._given_up.done():
             raise Cancelled("the round was given up")
 
+    @property
+    def turn(self) -> threading.Lock:
+        """To be held while computing in many small steps: see `Workers.turn`."""
+        return self._workers.turn
+
     def bill(self, fits: int, cpu_seconds: float) -> None:
         """Add to the cost of the reply under way."""
         self._cost += Cost(fits, cpu_seconds)

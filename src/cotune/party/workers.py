@@ -55,6 +55,9 @@ class Workers:
         self._own: Any = None
         self._given_up: Future[None] = Future()
         self._lock = threading.Lock()
+        #: For parties of one process that compute in many small steps of their own: one after the
+        #: other is faster, as threads that hand the interpreter to and fro hinder each other.
+        self.turn = threading.Lock()
         self.done = 0  # fits finished since the start, for progress displays
 
     @property

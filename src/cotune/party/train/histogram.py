@@ -150,7 +150,8 @@ class Grow(Task, frozen=True, omit_defaults=True):
         elif known != self.after or growing is None:
             raise Refuse("no_state", "the party was not there when the trees grew up to here")
         party.training["grow"] = ("", None, None)  # should it fail on the way
-        answer = self._answer(growing, len(party.problem.schema.columns))
+        with party.turn:
+            answer = self._answer(growing, len(party.problem.schema.columns))
         party.training["grow"] = (digest, answer, growing)
         party.bill(0, time.thread_time() - began)
         return answer

@@ -100,8 +100,9 @@ class Boost(Task, frozen=True, omit_defaults=True):
         elif known != self.after or growing is None:
             raise Refuse("no_state", "the party was not there when the trees were merged")
         party.training["boost"] = ("", None, None, 0.0)  # should it fail on the way
-        growing.add(self.merged, self.number)
-        answer = Boosted(tuple(self._boosted(growing.fork(), party)), party.weight)
+        with party.turn:
+            growing.add(self.merged, self.number)
+            answer = Boosted(tuple(self._boosted(growing.fork(), party)), party.weight)
         seconds = time.thread_time() - began
         party.training["boost"] = (self.digest, answer, growing, seconds)
         party.bill(1, seconds)
