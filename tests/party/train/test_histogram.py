@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from cotune.data.encode import encode
 from cotune.federation.wire import Refusal, Summand
-from cotune.party.train.bins import Bins
+from cotune.party.train.bins import LARGEST, Bins
 from cotune.party.train.grow import Split, Start, Tree
 from cotune.party.train.histogram import Crowd, Grow
 from tests.parts import ask, diabetes, party_of, people, problem_of
@@ -90,7 +90,7 @@ def test_a_bin_holds_the_numbers_from_its_edge_to_the_next(values, data):
     bins = Bins((len(edges) + 1,), (edges.tobytes(),))
     codes = bins.of(np.array([*values, np.nan])[:, None])[:, 0]
     assert codes[-1] == len(edges) + 1
-    for value, code in zip(np.clip(values, -3.4e38, 3.4e38), codes, strict=False):
+    for value, code in zip(np.clip(values, -LARGEST, LARGEST), codes, strict=False):
         assert sum(edge <= np.float32(value) for edge in edges) == code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -80,6 +81,12 @@ class Start(msgspec.Struct, frozen=True):
     every: int = 1
     trees: tuple[tuple[Tree, ...], ...] = ()
     splits: tuple[Split, ...] = ()
+
+
+def digest_of(task: msgspec.Struct) -> str:
+    """Names what was asked up to here, whether or not the `start` was told with it."""
+    encoded = msgspec.msgpack.encode(msgspec.structs.replace(task, start=None))
+    return hashlib.blake2b(encoded, digest_size=12).hexdigest()
 
 
 def trees_per_round(schema: Schema) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from cotune.party.task import Reply, Task, Term, most_summed_bytes
 from cotune.party.train.bins import counts_between, single
-from cotune.party.train.grow import MOST_ROWS, SQUARES_STEP, STEPS, Split, Start
+from cotune.party.train.grow import MOST_ROWS, SQUARES_STEP, STEPS, Split, Start, digest_of
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
@@ -117,9 +116,7 @@ class Grow(Task, frozen=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """Names what was asked up to here, whether or not it was told from the start."""
-        encoded = msgspec.msgpack.encode(msgspec.structs.replace(self, start=None))
-        return hashlib.blake2b(encoded, digest_size=12).hexdigest()
+        return digest_of(self)
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from cotune.party.train.grow import (
     Tree,
     channels,
     check_tree,
+    digest_of,
     trees_per_round,
 )
 from cotune.problem import seed_of
@@ -81,9 +81,7 @@ class Boost(Task, frozen=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """Names what was asked up to here, whether or not it was told from the start."""
-        encoded = msgspec.msgpack.encode(msgspec.structs.replace(self, start=None))
-        return hashlib.blake2b(encoded, digest_size=12).hexdigest()
+        return digest_of(self)
 
     def perform(self, party: Party) -> Boosted:
         from cotune.party.party import Refuse
