@@ -133,3 +133,9 @@ def test_settings_can_be_written_down_and_read_back():
     read = msgspec.json.decode(written, type=Settings)
     assert msgspec.json.encode(read) == written
     assert read.problem(CLASSES).digest == settings.problem(CLASSES).digest
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, 2**20])
+def test_trees_between_two_merges_are_a_whole_number(number):
+    with pytest.raises(UsageError, match=r"merge_every is .*: give a number of trees from 1"):
+        Settings(learners=("hgb",), merge_every=number)

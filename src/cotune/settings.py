@@ -11,7 +11,6 @@ from cotune import learners as known_learners
 from cotune import methods, training
 from cotune.data.schema import Schema, TaskKind
 from cotune.errors import UsageError, choices
-from cotune.party.train.merging import MOST_ROUNDS
 from cotune.problem import METRICS, Budget, Problem, Scaling, Weights, metric
 from cotune.space import Space
 
@@ -61,17 +60,10 @@ class Settings(msgspec.Struct, frozen=True):
                 f"the holdout is {self.holdout!r}: give a share of the rows from 0 to "
                 f"{MOST_HELD_OUT}"
             )
-        if self.merge_every is not None and (
-            not isinstance(self.merge_every, int) or not 1 <= self.merge_every <= MOST_ROUNDS
-        ):
-            raise UsageError(
-                f"merge_every is {self.merge_every!r}: give a number of trees from 1 to "
-                f"{MOST_ROUNDS}"
-            )
         if self.merge_every is not None:
             if not self.train:
                 raise UsageError("merge_every is about training: let the model be trained, too")
-            training.check_merging(self.learners or USUAL_LEARNERS)
+            training.check_merging(self.merge_every, self.learners or USUAL_LEARNERS)
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
         if self.scaling not in ("standard", "none"):

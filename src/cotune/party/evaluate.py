@@ -64,7 +64,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     whole: bool = False
     free: dict[int, Evaluation] = {}
 
-    def variance(self, unit: float = 1.0) -> float:
+    def variance(self, unit: float) -> float:
         """That of the loss, a mean over folds, if these were independent; 0 of fewer than two."""
         defined = [loss / unit for loss in self.losses if loss is not None]
         if len(defined) < 2:

@@ -59,8 +59,14 @@ def _is_boosted(learner: str) -> bool:
     return learners.learner(learner).trained_by == "histogram"
 
 
-def check_merging(names: Iterable[str]) -> None:
-    """Refuse `merge_every` where it means nothing."""
+def check_merging(merge_every: int, names: Iterable[str]) -> None:
+    """Refuse `merge_every` where it is no number of trees, or means nothing."""
+    from cotune.party.train.merging import MOST_ROUNDS
+
+    if not isinstance(merge_every, int) or not 1 <= merge_every <= MOST_ROUNDS:
+        raise UsageError(
+            f"merge_every is {merge_every!r}: give a number of trees from 1 to {MOST_ROUNDS}"
+        )
     if not any(_is_boosted(name) for name in names):
         raise UsageError("merge_every is about boosted trees: tune hgb, xgboost or lightgbm, too")
 

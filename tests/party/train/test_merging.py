@@ -50,6 +50,12 @@ def test_asked_again_it_answers_alike(party, problem):
     assert boosted(party, FIRST, problem) == boosted(party, FIRST, problem)
 
 
+def test_an_answer_that_is_asked_for_again_costs_what_it_cost(party, problem):
+    first, again = (ask(party, FIRST, problem).cost for _ in range(2))
+    assert first == again
+    assert first.fits == 1
+
+
 def test_what_was_merged_is_what_it_boosts_further(party, problem):
     first = boosted(party, FIRST, problem)
     going_on = msgspec.structs.replace(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from scipy.special import expit
 from sklearn.ensemble._hist_gradient_boosting.common import HISTOGRAM_DTYPE
 from sklearn.ensemble._hist_gradient_boosting.histogram import HistogramBuilder
 
+from cotune.party.party import Refuse
 from cotune.party.train.grow import SQUARES_STEP, STEPS, Split, Start, Tree
 from cotune.problem import seed_of
 
@@ -19,6 +21,46 @@ if TYPE_CHECKING:
 
 #: What the builders call the sums.
 CHANNELS = {"gradients": "sum_gradients", "hessians": "sum_hessians", "counts": "count"}
+
+
+T = TypeVar("T")
+
+
+class Following(Protocol):
+    """A task that builds on the one of the digest `after`; `start` tells all up to there."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def after(self) -> str: ...
+    @property
+    def start(self) -> Start | None: ...
+    @property
+    def digest(self) -> str: ...
+
+
+def followed(party: Party, task: Following, answer: Callable[[Growing], T], fits: int = 0) -> T:
+    """The answer to such a task, and its cost: the same, and at once, if it is asked again.
+
+    A party that was not there for the tasks before, and is not told them, refuses.
+    """
+    digest = task.digest
+    known, told, growing, seconds = party.training.get(task.name, ("", None, None, 0.0))
+    if known != digest or told is None:
+        began = time.thread_time()
+        if task.start is not None:
+            party.training = {}
+            growing = Growing(party, task.start)
+        elif known != task.after or growing is None:
+            raise Refuse("no_state", "the party was not there when the trees grew up to here")
+        party.training.pop(task.name, None)  # should it fail on the way
+        with party.turn:
+            told = answer(growing)
+        seconds = time.thread_time() - began
+        party.training[task.name] = (digest, told, growing, seconds)
+    party.bill(fits, seconds)
+    found: T = told
+    return found
 
 
 class Growing:

@@ -133,25 +133,10 @@ class Grow(Task, frozen=True, omit_defaults=True):
         return most_summed_bytes(self.terms(problem))
 
     def perform(self, party: Party) -> Histograms:
-        from cotune.party.party import Refuse
-        from cotune.party.train.grow_rows import Growing
+        from cotune.party.train.grow_rows import followed
 
-        digest = self.digest
-        known, answered, growing = party.training.get("grow", ("", None, None))
-        if known == digest and answered is not None:
-            return answered  # type: ignore[no-any-return]
-        began = time.thread_time()
-        if self.start is not None:
-            party.training = {}
-            growing = Growing(party, self.start)
-        elif known != self.after or growing is None:
-            raise Refuse("no_state", "the party was not there when the trees grew up to here")
-        party.training["grow"] = ("", None, None)  # should it fail on the way
-        with party.turn:
-            answer = self._answer(growing, len(party.problem.schema.columns))
-        party.training["grow"] = (digest, answer, growing)
-        party.bill(0, time.thread_time() - began)
-        return answer
+        columns = len(party.problem.schema.columns)
+        return followed(party, self, lambda growing: self._answer(growing, columns))
 
     def _answer(self, growing: Growing, columns: int) -> Histograms:
         growing.divide(self.splits)

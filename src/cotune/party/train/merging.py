@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,27 +83,13 @@ class Boost(Task, frozen=True, omit_defaults=True):
         return digest_of(self)
 
     def perform(self, party: Party) -> Boosted:
-        from cotune.party.party import Refuse
-        from cotune.party.train.grow_rows import Growing
+        from cotune.party.train.grow_rows import followed
 
-        known, answered, growing, seconds = party.training.get("boost", ("", None, None, 0.0))
-        if known == self.digest and answered is not None:
-            party.bill(1, seconds)
-            return answered  # type: ignore[no-any-return]
-        began = time.thread_time()
-        if self.start is not None:
-            party.training = {}
-            growing = Growing(party, self.start)
-        elif known != self.after or growing is None:
-            raise Refuse("no_state", "the party was not there when the trees were merged")
-        party.training["boost"] = ("", None, None, 0.0)  # should it fail on the way
-        with party.turn:
+        def boosted(growing: Growing) -> Boosted:
             growing.add(self.merged, self.number)
-            answer = Boosted(tuple(self._boosted(growing.fork(), party)), party.weight)
-        seconds = time.thread_time() - began
-        party.training["boost"] = (self.digest, answer, growing, seconds)
-        party.bill(1, seconds)
-        return answer
+            return Boosted(tuple(self._boosted(growing.fork(), party)), party.weight)
+
+        return followed(party, self, boosted, fits=1)
 
     def _boosted(self, growing: Growing, party: Party) -> Iterator[tuple[Tree, ...]]:
         from cotune.growth.grow import grow_rounds
