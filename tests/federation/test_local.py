@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,6 +17,7 @@ from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search
 from tests.parts import (
     Hanging,
+    OwnLearner,
     federation_of,
     iris,
     parts,
@@ -115,6 +119,34 @@ def test_a_search_that_is_late_does_not_go_on_behind_the_next_round(registry):
     engine.call({"party-1": INSPECT}, None)
     assert time.monotonic() - began < 5
     engine.close()
+
+
+class Meeting(OwnLearner):
+    """Its first fits wait for each other: as many as there are parties."""
+
+    name = "meeting"
+
+    def __init__(self, parties: int) -> None:
+        self._met = threading.Barrier(parties)
+        self._waits = itertools.count(parties, -1)
+
+    def estimator(self, params, *, task, seed, schema):
+        if next(self._waits) > 0:
+            self._met.wait(timeout=10)
+        return super().estimator(params, task=task, seed=seed, schema=schema)
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_the_next_party_begins_while_one_waits_for_its_fits(registry, timeout):
+    tables = parts(iris(), 3)
+    register_learner(Meeting(3))
+    problem = problem_of(*tables.values(), learners=("meeting",), folds=2)
+    with ThreadPoolExecutor(6) as executor:
+        engine = LocalEngine(tables, "target", executor=executor)
+        with Federation(engine, timeout=timeout, problem=problem) as federation:
+            sums = federation.sum(Evaluate((Configuration("meeting", {"depth": 2}),)))
+    assert sums.parties == 3
+    assert not sums.sum("failed").any()
 
 
 def test_fits_are_counted_for_progress_displays(engine):

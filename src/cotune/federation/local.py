@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing.resource_tracker
 import shutil
-import signal
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -64,12 +63,13 @@ class LocalEngine(Engine):
             raise FederationError(f"no party can be called {self.pooled!r}: rename it")
         self._workers = Workers(executor, processes)
         self._scratch = _scratch_folder(scratch)
-        self._threads = ThreadPoolExecutor(
+        threads = ThreadPoolExecutor(
             min(len(tables), MOST_THREADS),
             thread_name_prefix="cotune-party",
-            initializer=_leave_interrupts_to_main,
         )
-        self._close = weakref.finalize(self, _close, self._workers, self._threads, self._scratch)
+        self._turns = _Turns(threads)
+        self._workers.on_wait = self._turns.go_on
+        self._close = weakref.finalize(self, _close, self._workers, threads, self._scratch)
         self._tables = dict(tables)
         self._start = partial(
             Party, target=target, workers=self._workers, scratch=self._scratch, state=state
@@ -85,11 +85,15 @@ class LocalEngine(Engine):
         if self.pooled in messages and self.pooled not in self._parties:
             rows = pd.concat([self._tables[name] for name in self.parties()], ignore_index=True)
             self._parties[self.pooled] = self._start(self.pooled, rows)
-        futures: dict[str, Future[bytes]] = {
-            name: self._threads.submit(self._parties[name].perform, message)
+        futures = {
+            name: self._turns.add(partial(self._parties[name].perform, message))
             for name, message in messages.items()
         }
         try:
+            if timeout is None:
+                self._turns.take()
+            else:
+                self._turns.go_on()
             _, late = wait(futures.values(), timeout)
         except BaseException:  # Ctrl-C: nothing goes on in the background
             self._give_up(futures)
@@ -115,13 +119,35 @@ class LocalEngine(Engine):
         self._workers.cancel()
 
 
-def _leave_interrupts_to_main() -> None:
-    """Worker processes inherit it from the thread that starts them, from their first moment on.
+class _Turns:
+    """Lets parties go one after the other, and the next already while one waits for its workers.
 
-    Python's own resource tracker, which loky starts with the first worker, would lift the block.
+    Threads that compute hand the interpreter to and fro, which is slower than taking turns.
     """
-    multiprocessing.resource_tracker.ensure_running()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+        self._left: deque[tuple[Future[bytes], Callable[[], bytes]]] = deque()
+
+    def add(self, perform: Callable[[], bytes]) -> Future[bytes]:
+        future: Future[bytes] = Future()
+        self._left.append((future, perform))
+        return future
+
+    def go_on(self) -> None:
+        """Begin with the next one on another thread, if one is left."""
+        if self._left:
+            self._threads.submit(self.take)
+
+    def take(self) -> None:
+        """Perform what is left."""
+        while self._left:
+            try:
+                future, perform = self._left.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            if future.set_running_or_notify_cancel():
+                future.set_result(perform())
 
 
 def _close(workers: Workers, threads: ThreadPoolExecutor, scratch: Path) -> None:

@@ -108,6 +108,8 @@ class Party:
         quote a row.
         """
         given_up = self._workers.given_up
+        if self._lock.locked():  # still at a task that was given up
+            self._workers.on_wait()
         with self._lock:
             try:
                 return encode(self._answer(decode_request(message), given_up))
@@ -149,11 +151,6 @@ class Party:
         """Raise `Cancelled` if nobody waits for the reply any more; for what takes long."""
         if self._given_up.done():
             raise Cancelled("the round was given up")
-
-    @property
-    def turn(self) -> threading.Lock:
-        """To be held while computing in many small steps: see `Workers.turn`."""
-        return self._workers.turn
 
     def bill(self, fits: int, cpu_seconds: float) -> None:
         """Add to the cost of the reply under way."""
@@ -225,10 +222,11 @@ class Party:
         reply = task.perform(self)
         if request.verb == "gather":
             return Gathered(msgspec.Raw(encode(reply)), self._cost)
-        values = {name: getattr(reply, name) for name in task.terms(self._problem)}
-        values["weight"] = [self.weight]
+        terms, weight = task.terms(self._problem), self.weight
+        values = {name: getattr(reply, name) for name in terms}
+        values["weight"] = [weight]
         values["cost"] = [self._cost.fits, self._cost.cpu_seconds]
-        return Summand(pack_terms(task.terms(self._problem) | OWN_TERMS, values, self.weight))
+        return Summand(pack_terms(terms | OWN_TERMS, values, weight))
 
     def _take_problem(self, request: Request) -> Evaluator:
         """Encode the rows for the request's problem, unless that was done for this run."""
@@ -238,6 +236,7 @@ class Party:
         problem = request.attached
         if problem is None or problem.digest != request.problem:
             raise Refuse("no_problem", "the party has not been told the problem of this run")
+        self._evaluator = None  # should it be interrupted on the way
         self.set_aside(problem.holdout, problem.seed)
         self._rows = Rows(self._scratch / self.name / request.problem, self.frame, problem)
         memory = self._state / self.name / f"{request.run}.jsonl" if self._state else None

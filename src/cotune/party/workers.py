@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing.resource_tracker
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -15,6 +16,7 @@ from concurrent.futures import (
     Future,
     wait,
 )
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from cotune.errors import CotuneError
@@ -55,9 +57,8 @@ class Workers:
         self._own: Any = None
         self._given_up: Future[None] = Future()
         self._lock = threading.Lock()
-        #: For parties of one process that compute in many small steps of their own: one after the
-        #: other is faster, as threads that hand the interpreter to and fro hinder each other.
-        self.turn = threading.Lock()
+        #: Called when a party begins to wait for its jobs: another of this process may go on.
+        self.on_wait: Callable[[], None] = lambda: None
         self.done = 0  # fits finished since the start, for progress displays
 
     @property
@@ -72,6 +73,7 @@ class Workers:
         alone = _Alone(given_up)
         try:
             futures += (self._submit(job, given_up) for job in jobs)
+            self.on_wait()
             pairs = zip(jobs, futures, strict=True)
             return [self._result(job, future, alone) for job, future in pairs]
         finally:
@@ -90,7 +92,10 @@ class Workers:
         given_up = given_up or self._given_up
         _check(given_up)
         try:
-            return _awaited(self._executor().submit(function, *arguments), given_up)
+            with _interrupts_elsewhere():
+                future = self._executor().submit(function, *arguments)
+            self.on_wait()
+            return _awaited(future, given_up)
         except (BrokenExecutor, CancelledError) as error:
             self._drop_broken()
             raise CotuneError("a worker of the party ended: out of memory?") from error
@@ -110,7 +115,8 @@ class Workers:
     def _submit(self, job: Job, given_up: Future[None]) -> Future[Fitted] | None:
         _check(given_up)
         try:
-            return self._count(self._executor().submit(run_job, job), job)
+            with _interrupts_elsewhere():
+                return self._count(self._executor().submit(run_job, job), job)
         except BrokenExecutor:
             return None
         except RuntimeError:  # the pool was shut down between the two calls
@@ -162,7 +168,8 @@ class _Alone:
     def run(self, job: Job) -> Fitted:
         self._pool = self._pool or _pool(1)
         try:
-            future: Future[Fitted] = self._pool.submit(run_job, job)
+            with _interrupts_elsewhere():
+                future: Future[Fitted] = self._pool.submit(run_job, job)
             return _awaited(future, self.given_up)
         except BrokenExecutor:
             self.close()
@@ -192,6 +199,21 @@ def _pool(processes: int | None) -> Any:
     return ProcessPoolExecutor(
         processes or cpu_count(), env=ONE_THREAD, initializer=_begin, initargs=(os.getpid(),)
     )
+
+
+@contextmanager
+def _interrupts_elsewhere() -> Iterator[None]:
+    """Processes that are started now know of no Ctrl-C, from their first moment on.
+
+    They inherit that from the thread that starts them. Python's own resource tracker, which loky
+    starts with the first worker, would end it too early, so it is started before.
+    """
+    multiprocessing.resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(parent: int) -> None:

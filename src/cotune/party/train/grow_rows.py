@@ -54,8 +54,7 @@ def followed(party: Party, task: Following, answer: Callable[[Growing], T], fits
         elif known != task.after or growing is None:
             raise Refuse("no_state", "the party was not there when the trees grew up to here")
         party.training.pop(task.name, None)  # should it fail on the way
-        with party.turn:
-            told = answer(growing)
+        told = answer(growing)
         seconds = time.thread_time() - began
         party.training[task.name] = (digest, told, growing, seconds)
     party.bill(fits, seconds)
