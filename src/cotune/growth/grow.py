@@ -40,7 +40,7 @@ class Source(Protocol):
         finished: Finished | None = None,
         within: Sequence[np.ndarray] = (),
     ) -> tuple[np.ndarray, list[Answered]]:
-        """The histograms of the nodes wanted (channel, node, column, bin), and whose they are.
+        """The histograms of the nodes wanted (channel, node, slot), and whose they are.
 
         Before, the rows are parted by the splits, and the round that is finished is added to what
         is predicted. `within` has for each node the numbers of rows in a histogram that holds all
@@ -57,6 +57,7 @@ class Node:
 
     depth: int
     sums: np.ndarray
+    parent: Node | None = None
     histogram: np.ndarray | None = None
     answered: Answered | None = None
     known: bool = False
@@ -140,7 +141,7 @@ class Growth:
         assert node.found is not None
         first = len(self._nodes)
         for sums in (node.found.left, node.found.right):
-            child = Node(node.depth + 1, sums)
+            child = Node(node.depth + 1, sums, node)
             child.known = self._is_closed(child)
             self._nodes.append(child)
         node.children = (first, first + 1)
@@ -164,8 +165,8 @@ class Growth:
         Not, though, if other parties answered for the parent than for the child: then both are
         asked for once more.
         """
-        parents = {c: node for node in self._nodes if node.children for c in node.children}
-        within = [self._counts(parents[number]) for number in wanted] if self._rules.counted else []
+        parents = [self._parent(number) for number in wanted]
+        within = [self._counts(parent) for parent in parents] if self._rules.counted else []
         histograms, answered = self._source.ask(
             self._layout, wanted, splits=self._unsaid, within=within
         )
@@ -173,10 +174,9 @@ class Growth:
         numbers: list[int] = []
         whose: list[Answered] = []
         again: list[int] = []
-        channels, _, *shape = histograms.shape
-        found = np.empty((channels, 2 * len(wanted), *shape))
-        for i, number in enumerate(wanted):
-            parent = parents[number]
+        channels, _, slots = histograms.shape
+        found = np.empty((channels, 2 * len(wanted), slots))
+        for i, (number, parent) in enumerate(zip(wanted, parents, strict=True)):
             assert parent.children is not None
             assert parent.histogram is not None
             if parent.answered == answered[i]:
@@ -193,6 +193,11 @@ class Growth:
         if again:
             self._note(again, *self._source.ask(self._layout, again))
 
+    def _parent(self, number: int) -> Node:
+        parent = self._nodes[number].parent
+        assert parent is not None
+        return parent
+
     def _counts(self, node: Node) -> np.ndarray:
         assert node.histogram is not None
         counts: np.ndarray = node.histogram[-1]
@@ -202,7 +207,7 @@ class Growth:
         self, numbers: list[int], histograms: np.ndarray, answered: Sequence[Answered]
     ) -> None:
         """Keep the histograms, and look for the best splits of nodes that may be divided."""
-        sums = histograms[:, :, 0].sum(axis=-1)
+        sums = self._layout.totals(histograms)
         fresh = []
         for i, number in enumerate(numbers):
             node = self._nodes[number]

@@ -13,13 +13,18 @@ from cotune.party.train.bins import Bins
 
 @dataclass(frozen=True)
 class Layout:
-    """How the histograms of a node lie in memory: channel, column, bin; missing values last."""
+    """How a node's histogram lies in memory: one column's bins after the other's.
+
+    Each column has a slot for every bin, and then one for its missing values. A party tells of a
+    node and channel just these numbers, in this order.
+    """
 
     bins: Bins
     columns: tuple[int, ...]
 
     @cached_property
     def sizes(self) -> np.ndarray:
+        """The bins of each column, without that of the missing values."""
         return np.array([self.bins.sizes[column] for column in self.columns])
 
     @cached_property
@@ -27,35 +32,57 @@ class Layout:
         """Which of the columns hold categories."""
         return np.array([self.bins.packed[column] is None for column in self.columns])
 
-    @property
-    def width(self) -> int:
-        return int(self.sizes.max())
-
-    @property
-    def told(self) -> int:
+    @cached_property
+    def slots(self) -> int:
         """The numbers that a party tells of a node and channel."""
         return int(self.sizes.sum()) + len(self.sizes)
 
     @cached_property
-    def places(self) -> np.ndarray:
-        """Where each of them lies among a node's columns and bins."""
-        bins = np.arange(self.width + 1)
-        told = bins <= self.sizes[:, None]
-        slots = np.where(bins == self.sizes[:, None], self.width, bins)
-        return (slots + (self.width + 1) * np.arange(len(self.sizes))[:, None])[told]
+    def starts(self) -> np.ndarray:
+        """The first slot of each column."""
+        return np.concatenate([[0], np.cumsum(self.sizes + 1)[:-1]])
 
-    def spread(
+    @cached_property
+    def missing(self) -> np.ndarray:
+        """The slot of each column's missing values."""
+        missing: np.ndarray = self.starts + self.sizes
+        return missing
+
+    @cached_property
+    def padded_slots(self) -> np.ndarray:
+        """The slots as a matrix: columns, bins, missing values last. Where there is none, -1."""
+        bins = np.arange(int(self.sizes.max()) + 1)
+        slots = np.where(bins < self.sizes[:, None], self.starts[:, None] + bins, -1)
+        slots[:, -1] = self.missing
+        return slots
+
+    def totals(self, histograms: np.ndarray) -> np.ndarray:
+        """The sums over all rows of the nodes: those over any column's bins."""
+        totals: np.ndarray = histograms[..., : self.sizes[0] + 1].sum(axis=-1)
+        return totals
+
+    def unmasked(
         self, told: Sequence[np.ndarray], nodes: int, mask: np.ndarray | None = None
     ) -> np.ndarray:
-        """From what was told (channels of node and number) to channel, node, column and bin.
+        """From what was told (for each name channels, one after the other) to channel, node, slot.
 
-        `told` are matrices with a row for each channel; the mask says which numbers they have.
+        The mask says which of the numbers of all nodes were told; the others are 0.
         """
-        columns, slots = len(self.sizes), self.width + 1
-        places = (np.arange(nodes)[:, None] * (columns * slots) + self.places).ravel()
+        numbers = nodes * self.slots
+        cells = numbers if mask is None else int(np.count_nonzero(mask))
+        flat = np.concatenate(told)
+        channels = len(flat) // cells if cells else len(told)
+        flat = flat.reshape(channels, cells)
         if mask is not None:
-            places = places[mask]
-        spread = np.zeros((sum(map(len, told)), nodes * columns * slots))
-        for place, channel in enumerate(channel for matrix in told for channel in matrix):
-            spread[place, places] = channel
-        return spread.reshape(len(spread), nodes, columns, slots)
+            spread, places = np.zeros((channels, numbers)), np.flatnonzero(mask)
+            for channel, numbers_told in zip(spread, flat, strict=True):
+                channel[places] = numbers_told
+            flat = spread
+        return flat.reshape(channels, nodes, self.slots)
+
+    def padded(self, histograms: np.ndarray) -> np.ndarray:
+        """The same with a place for every column and bin, missing values last."""
+        padded: np.ndarray = np.where(
+            self.padded_slots >= 0, histograms[..., self.padded_slots], 0.0
+        )
+        return padded

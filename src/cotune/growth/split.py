@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cotune.compiled import compiled
 from cotune.growth.layout import Layout
 from cotune.growth.rules import Rules
 from cotune.party.train.grow import Split
@@ -35,7 +36,7 @@ def leaf_value(sums: np.ndarray, rules: Rules) -> float:
     curvature = float(sums[HESSIAN]) * rules.curvature + rules.l2
     if curvature <= 0.0:
         return 0.0
-    step = float(_shrunk(sums[GRADIENT], rules)) / curvature
+    step = float(_shrunk(sums[GRADIENT], rules.l1)) / curvature
     return float(np.float32(-rules.learning_rate * step))
 
 
@@ -44,55 +45,39 @@ def best_splits(
 ) -> list[Found | None]:
     """Of each node the split of the largest gain, None if none is allowed.
 
-    The histograms are channel (gradient, curvature and, if counted, rows), node, column, bin;
-    `allowed` says for node and column whether it may be used. All sums are exact, so that ties
-    are decided alike whatever the parties; the first of the best is taken.
+    The histograms are channel (gradient, curvature and, if counted, rows), node, slot; `allowed`
+    says for node and column whether it may be used. All sums are exact, so that ties are decided
+    alike whatever the parties; the first of the best is taken.
     """
-    values, order = _ordered(histograms, layout, rules)
-    missing = histograms[..., -1]
-    left = np.empty_like(histograms)  # in [..., i] the sums over the first i bins
-    left[..., 0] = 0.0
-    np.cumsum(values, axis=-1, out=left[..., 1:])
-    totals = left[:, :, 0, -1] + missing[:, :, 0]
-    places = np.arange(layout.width + 1)
-    sides = [left]
-    legal = [(places > 0) & (places < layout.sizes[:, None])]
-    if np.any(missing):  # to the left, they may also be alone there
-        sides.append(left + missing[..., None])
-        legal.append(places < layout.sizes[:, None])
-    if allowed is not None:
-        legal = [mask & allowed[:, :, None] for mask in legal]
-    gains = [_gains(s, totals, layout, rules, mask) for s, mask in zip(sides, legal, strict=True)]
-    flat = np.concatenate([gain.reshape(len(gain), -1) for gain in gains], axis=1)
-    best = flat.argmax(axis=1)
-    nodes = np.arange(len(best))
-    side, column, place = np.unravel_index(best, (len(sides), *left.shape[2:]))
-    on_left = np.stack([s[:, nodes, column, place] for s in sides])[side, :, nodes]
-    with_missing = (missing[:, nodes, column] != 0).any(axis=0)
+    ordered, order = _ordered(histograms, layout, rules)
+    if allowed is None:
+        allowed = np.ones((histograms.shape[1], len(layout.sizes)), dtype=bool)
+    gains, columns, places, sides, lefts, rights = _scanned(
+        ordered, layout.starts, layout.sizes, allowed, _penalties(layout, rules),
+        rules.l2 / rules.curvature, rules.l1, max(rules.min_hessian, 1e-12) / rules.curvature,
+        rules.min_rows if rules.counted else 0,
+    )  # fmt: skip
     found: list[Found | None] = []
-    for node, gain in enumerate(flat[nodes, best].tolist()):
-        if not gain / rules.curvature > rules.min_gain:
+    for node, gain in enumerate((gains / rules.curvature).tolist()):
+        if not gain > rules.min_gain:
             found.append(None)
             continue
-        on_right = totals[:, node] - on_left[node]
-        missing_left = bool(side[node])
-        if not with_missing[node]:
-            missing_left = bool(on_left[node, -1] > on_right[-1])
-        c, i = int(column[node]), int(place[node])
-        right = b""
-        if order is not None and layout.categorical[c]:
-            own = histograms[:, node, c, : layout.sizes[c]]
-            right = _right_categories(order[node, c], i, own, missing_left)
+        column, place, left, right = (
+            int(columns[node]),
+            int(places[node]),
+            lefts[node],
+            rights[node],
+        )
+        start, missing = layout.starts[column], layout.missing[column]
+        missing_left = bool(sides[node])
+        if not histograms[:, node, missing].any():
+            missing_left = bool(left[-1] > right[-1])
+        categories = b""
+        if layout.categorical[column]:
+            own = histograms[:, node, start:missing]
+            categories = _right_categories(order[column][node], place + 1, own, missing_left)
         found.append(
-            Found(
-                gain / rules.curvature,
-                layout.columns[c],
-                i - 1,
-                missing_left,
-                right,
-                on_left[node],
-                on_right,
-            )
+            Found(gain, layout.columns[column], place, missing_left, categories, left, right)
         )
     return found
 
@@ -110,59 +95,106 @@ def _right_categories(
 
 def _ordered(
     histograms: np.ndarray, layout: Layout, rules: Rules
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The bins without that of the missing values, categories by their mean gradient.
+) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """The same with categories by their mean gradient, and their order by column (node, place).
 
     In that order some beginning of the categories is the best set to send to one side.
     """
-    values = histograms[..., :-1]
-    if not layout.categorical.any():
-        return values, None
+    positions = np.flatnonzero(layout.categorical)
+    if not len(positions):
+        return histograms, {}
+    slots = layout.padded_slots[positions, :-1]
+    values = histograms[..., slots]
     weight = values[HESSIAN] * rules.curvature + rules.smoothing
     ratio = np.divide(values[GRADIENT], weight, where=weight > 0, out=np.zeros_like(weight))
-    ratio[~values.any(axis=0)] = np.inf  # no rows: after all others
-    ratio[:, ~layout.categorical] = np.arange(layout.width)
+    ratio[~values.any(axis=0) | (slots < 0)] = np.inf  # no rows: after all others
     order = np.argsort(ratio, axis=-1, kind="stable")
-    return np.take_along_axis(values, order[None], axis=-1), order
+    ordered = histograms.copy()
+    sorted_values = np.take_along_axis(values, order[None], axis=-1)
+    ordered[..., slots[slots >= 0]] = sorted_values[..., slots >= 0]
+    return ordered, {int(c): order[:, i] for i, c in enumerate(positions)}
 
 
-def _gains(
-    left: np.ndarray, totals: np.ndarray, layout: Layout, rules: Rules, legal: np.ndarray
-) -> np.ndarray:
-    """How far each split reduces the loss (node, column, place); minus infinity if not allowed.
+def _penalties(layout: Layout, rules: Rules) -> np.ndarray:
+    """What is added to the curvature of a leaf, by the column that makes it."""
+    more = np.where(layout.categorical, rules.category_l2, 0.0)
+    penalties: np.ndarray = (rules.l2 + more) / rules.curvature
+    return penalties
 
-    In units of the factor of all curvatures, which saves to multiply by it.
+
+@compiled
+def _scanned(
+    histograms: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    allowed: np.ndarray,
+    penalties: np.ndarray,
+    penalty: float,
+    l1: float,
+    least: float,
+    min_rows: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of each node the largest gain, the column, the last bin on the left and the side of missing.
+
+    Then the sums on the left and on the right. Gains are in units of the factor of all curvatures,
+    which saves to multiply by it. Where missing values go to the left, they may be alone there
+    (bin -1).
     """
-    least = max(rules.min_hessian, 1e-12) / rules.curvature
-    total = totals[:, :, None, None]
-    possible = (left[HESSIAN] >= least) & (left[HESSIAN] <= total[HESSIAN] - least) & legal
-    if rules.counted and rules.min_rows > 1:
-        possible &= left[-1] >= rules.min_rows
-        possible &= left[-1] <= total[-1] - rules.min_rows
-    l2 = np.where(layout.categorical, rules.l2 + rules.category_l2, rules.l2)[:, None]
-    l2 = l2 / rules.curvature
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gain = _squared(left[GRADIENT], rules)
-        gain /= left[HESSIAN] + l2
-        right = _squared(total[GRADIENT] - left[GRADIENT], rules)
-        right /= (total[HESSIAN] + l2) - left[HESSIAN]
-        gain += right
-        gain -= _squared(total[GRADIENT], rules) / (total[HESSIAN] + rules.l2 / rules.curvature)
-    gain[~possible] = -np.inf
-    return gain
+    channels, nodes, _ = histograms.shape
+    gains = np.full(nodes, -np.inf)
+    columns, places = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
+    sides = np.zeros(nodes, np.bool_)
+    lefts, rights = np.zeros((nodes, channels)), np.zeros((nodes, channels))
+    for node in range(nodes):
+        gradients, curvatures = histograms[GRADIENT, node], histograms[HESSIAN, node]
+        rows = histograms[-1, node]
+        end = sizes[0] + 1
+        gradient, curvature = gradients[:end].sum(), curvatures[:end].sum()
+        count = rows[:end].sum()
+        before = _squared(gradient, l1) / (curvature + penalty)
+        for side in range(2):
+            for column in range(len(starts)):
+                if not allowed[node, column]:
+                    continue
+                total = curvature + penalties[column]
+                g = h = n = 0.0
+                for place in range(-side, sizes[column] - 1):
+                    slot = starts[column] + (sizes[column] if place < 0 else place)
+                    if gradients[slot] == 0.0 and curvatures[slot] == 0.0 and rows[slot] == 0.0:
+                        if place < 0:
+                            break  # nothing is missing: the same as on the other side
+                        continue  # no rows: the same as the place before
+                    g += gradients[slot]
+                    h += curvatures[slot]
+                    n += rows[slot]
+                    if h < least or h > curvature - least:
+                        continue
+                    if n < min_rows or n > count - min_rows:
+                        continue
+                    gain = _squared(g, l1) / (h + penalties[column])
+                    gain += _squared(gradient - g, l1) / (total - h)
+                    gain -= before
+                    if gain > gains[node]:
+                        gains[node], columns[node], places[node] = gain, column, place
+                        sides[node] = side == 1
+                        lefts[node, GRADIENT], lefts[node, HESSIAN], lefts[node, -1] = g, h, n
+        rights[node, GRADIENT] = gradient - lefts[node, GRADIENT]
+        rights[node, HESSIAN] = curvature - lefts[node, HESSIAN]
+        rights[node, -1] = count - lefts[node, -1]
+    return gains, columns, places, sides, lefts, rights
 
 
-def _squared(gradients: np.ndarray, rules: Rules) -> np.ndarray:
-    shrunk = _shrunk(gradients, rules)
-    squared: np.ndarray = shrunk * shrunk
-    return squared
+@compiled
+def _squared(gradient: float, l1: float) -> float:
+    return _shrunk(gradient, l1) ** 2
 
 
-def _shrunk(gradients: np.ndarray, rules: Rules) -> np.ndarray:
-    if rules.l1 == 0.0:
-        return gradients
-    shrunk: np.ndarray = np.sign(gradients) * np.maximum(np.abs(gradients) - rules.l1, 0.0)
-    return shrunk
+@compiled
+def _shrunk(gradient: float, l1: float) -> float:
+    """The gradient nearer to 0 by `l1`."""
+    if gradient > l1:
+        return gradient - l1
+    return min(0.0, gradient + l1)
 
 
 def drawn(share: float, count: int, seeds: Sequence[int]) -> np.ndarray:

@@ -43,7 +43,8 @@ class Term(msgspec.Struct, frozen=True):
     def holds(self, values: np.ndarray, factor: float) -> bool:
         if not len(values):
             return True
-        low, high, slack = values.min(), values.max(), self.resolution * factor  # NaN if any is
+        low, high = np.minimum.reduce(values), np.maximum.reduce(values)  # NaN if any is
+        slack = self.resolution * factor
         return bool(low >= self.low * factor - slack and high <= self.high * factor + slack)
 
 

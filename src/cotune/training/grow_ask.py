@@ -56,22 +56,22 @@ class Asker:
         within: Sequence[np.ndarray] = (),
         squares: Sequence[int] = (),
     ) -> tuple[np.ndarray, list[Answered]]:
-        """The histograms of the nodes wanted (channel, node, column, bin), and whose they are.
+        """The histograms of the nodes wanted (channel, node, slot), and whose they are.
 
         Before, the parties take the splits, and the round that is finished. `within` has for each
         node the numbers of rows in a histogram that holds all of its rows: where these are 0, the
         node's own need not be told. `squares` are nodes whose sums of squares are wanted, too.
         """
         channels = sum(self._kept(name) for name in self.names)
-        most = max(1, MOST_NUMBERS // (layout.told * channels))
-        parts = [np.zeros((channels, 0, len(layout.columns), layout.width + 1))]
+        most = max(1, MOST_NUMBERS // (layout.slots * channels))
+        parts = [np.zeros((channels, 0, layout.slots))]
         answered: list[Answered] = []
         for begin in range(0, max(1, len(wanted)), most):
             nodes = tuple(wanted[begin : begin + most])
             if begin > 0:
                 splits, finished, squares = (), None, ()
-            mask = self._mask(layout, within[begin : begin + most])
-            cells = len(nodes) * layout.told if mask is None else int(mask.sum())
+            mask = _mask(within[begin : begin + most])
+            cells = len(nodes) * layout.slots if mask is None else int(mask.sum())
             everything = len(layout.columns) == len(layout.bins.sizes)
             sizes: dict[str, Any] = {name: cells * self._kept(name) for name in self.names}
             task = Grow(
@@ -87,20 +87,14 @@ class Asker:
             sums = self._sum(task, finished)
             self.squares |= dict(zip(squares, sums.sum("squares") if squares else (), strict=True))
             if nodes:
-                told = [sums.sum(name).reshape(-1, cells) for name in self.names]
-                parts.append(layout.spread(told, len(nodes), mask))
+                told = [sums.sum(name) for name in self.names]
+                parts.append(layout.unmasked(told, len(nodes), mask))
             answered += [self.federation.ledger.last.heard] * len(nodes)
         return parts[1] if len(parts) == 2 else np.concatenate(parts, axis=1), answered
 
     def _kept(self, name: str) -> int:
         """How many sums of that name are kept of a bin; rows are counted once."""
         return 1 if name == "counts" else self.pairs
-
-    def _mask(self, layout: Layout, within: Sequence[np.ndarray]) -> np.ndarray | None:
-        if not len(within):
-            return None
-        filled = np.stack([counts.reshape(-1)[layout.places] > 0 for counts in within]).ravel()
-        return filled if filled.mean() <= 1 - WORTH_A_MASK else None
 
     def _sum(self, task: Grow, finished: Finished | None) -> Sums:
         told = self.told
@@ -115,3 +109,11 @@ class Asker:
         else:
             self.told = Told(told.start, task.digest, (*told.trees, finished.trees))
         return sums
+
+
+def _mask(within: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Which numbers are worth telling, if that leaves out enough of them."""
+    if not len(within):
+        return None
+    filled = np.concatenate(within) > 0
+    return filled if np.count_nonzero(filled) <= (1 - WORTH_A_MASK) * len(filled) else None

@@ -36,15 +36,16 @@ class Search:
     def splits(self, sums: np.ndarray, layout: Layout, numbers: list[int]) -> list[Chosen | None]:
         """Of each node the best split of the columns drawn for it, None if it has none.
 
-        The sums are channel (those of `quality`, rows last), node, column, bin. Columns are drawn
-        until one can be used, as scikit-learn does it.
+        The sums are channel (those of `quality`, rows last), node, slot. Columns are drawn until
+        one can be used, as scikit-learn does it.
         """
+        sums = layout.padded(sums)
         missing = sums[..., -1]
         right = np.zeros_like(sums)
         np.cumsum(sums[..., :-1], axis=-1, out=right[..., 1:])  # in [..., i] the first i bins
         sides = [right, right + missing[..., None]]  # missing values to the right, to the left
         totals = sides[1][:, :, 0, -1]
-        places = np.arange(layout.width + 1)
+        places = np.arange(sums.shape[-1])
         legal = np.stack([places <= layout.sizes[:, None], places < layout.sizes[:, None]])
         legal[1, :, 0] = False
         quality = np.stack(

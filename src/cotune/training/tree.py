@@ -112,7 +112,7 @@ class _Growth:
         histograms, answered = self._asker.ask(self._layout, [0], squares=squares)
         root = self._nodes[0]
         root.histogram, root.answered = self._channels(histograms)[:, 0], answered[0]
-        root.sums = root.histogram[:, 0].sum(axis=-1)
+        root.sums = self._layout.totals(root.histogram)
         rows = int(root.sums[-1])
         self._split, self._leaf = _least(self._params, rows)
         level = [] if self._is_leaf(0) else [0]
@@ -225,7 +225,7 @@ class _Growth:
 
     def _note(self, number: int, histogram: np.ndarray, answered: Answered) -> None:
         node = self._nodes[number]
-        sums = histogram[:, 0].sum(axis=-1)
+        sums = self._layout.totals(histogram)
         node.sums = sums if sums[-1] > 0 else node.sums  # all who had rows here may have left
         if not self._is_leaf(number, early=True):
             node.histogram, node.answered = histogram, answered

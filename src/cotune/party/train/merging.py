@@ -141,8 +141,7 @@ class _Own:
         if finished is not None:
             self._growing.finish(finished.leaves)
         told = self._growing.histograms(wanted, layout.columns, b"", self._names)
-        sums = layout.spread([channel[None] for channel in told], len(wanted))
-        return sums, [()] * len(wanted)
+        return layout.unmasked(told, len(wanted)), [()] * len(wanted)
 
 
 TASKS: tuple[type[Task], ...] = (Boost,)
