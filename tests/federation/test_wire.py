@@ -31,7 +31,7 @@ TREE = Evaluate((Configuration("decision_tree", {"max_depth": 2}),))
 
 
 def packed(losses=(0.25, 1.0), weight=10.0, cost=(4, 0.5)):
-    return pack_terms(TERMS, {"losses": losses, "weight": [weight], "cost": cost}, weight)
+    return pack_terms(TERMS, {"losses": losses, "own": [weight, *cost]}, weight)
 
 
 def raw(**vectors):
@@ -105,8 +105,7 @@ def test_a_request_with_a_wrong_field_is_malformed(field):
 def test_weighted_terms_are_multiplied_and_others_are_not():
     vectors = unpack_terms(TERMS, packed())
     assert vectors["losses"].tolist() == [2.5, 10.0]
-    assert vectors["weight"].tolist() == [10.0]
-    assert vectors["cost"].tolist() == [4.0, 0.5]
+    assert vectors["own"].tolist() == [10.0, 4.0, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -117,11 +116,11 @@ def test_weighted_terms_are_multiplied_and_others_are_not():
         ({"losses": [11.0, 0.0]}, "out of bounds"),
         ({"losses": [-1.0, 0.0]}, "out of bounds"),
         ({"losses": [1.0]}, "another length"),
-        ({"weight": [0.0], "losses": [0.0, 0.0]}, "weight is not above 0"),
-        ({"weight": [-1.0], "losses": [0.0, 0.0]}, "not finite or out of bounds"),
-        ({"weight": [np.nan]}, "not finite or out of bounds"),
-        ({"weight": [np.inf]}, "not finite or out of bounds"),
-        ({"cost": [-1.0, 0.0]}, "cost of the reply"),
+        ({"own": [0.0, 4.0, 0.5], "losses": [0.0, 0.0]}, "weight is not above 0"),
+        ({"own": [-1.0, 4.0, 0.5], "losses": [0.0, 0.0]}, "not finite or out of bounds"),
+        ({"own": [np.nan, 4.0, 0.5]}, "not finite or out of bounds"),
+        ({"own": [np.inf, 4.0, 0.5]}, "not finite or out of bounds"),
+        ({"own": [10.0, -1.0, 0.5]}, "own of the reply"),
         ({"more": [1.0]}, "not the ones the task asked for"),
     ],
 )
@@ -131,7 +130,7 @@ def test_a_summand_that_does_not_fit_is_malformed(change, sentence):
 
 
 def test_a_summand_without_a_term_is_malformed():
-    without = {name: term for name, term in packed().items() if name != "cost"}
+    without = {name: term for name, term in packed().items() if name != "own"}
     with pytest.raises(Malformed, match="not the ones"):
         unpack_terms(TERMS, without)
 

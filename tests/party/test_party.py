@@ -90,15 +90,15 @@ def test_gathered_and_summed_replies_tell_the_same(tmp_path):
     told = decode_body(TREE, ask(party, TREE, problem).body, problem)
     summand = ask(party, TREE, problem, verb="sum")
     terms = unpack_terms(TREE.terms(problem) | OWN_TERMS, summand.terms)
-    assert terms["weight"] == [150.0]
+    assert terms["own"][0] == 150.0
     assert terms["losses"] / 150.0 == pytest.approx(told.losses, abs=1e-9)
-    assert terms["cost"][0] == 3
+    assert terms["own"][1] == 3
 
 
 def test_equal_weights_count_every_party_once(tmp_path):
     party, problem = party_of(iris(), tmp_path), problem_of(iris(), weights="equal")
     summand = ask(party, TREE, problem, verb="sum")
-    assert unpack_terms(TREE.terms(problem) | OWN_TERMS, summand.terms)["weight"] == [1.0]
+    assert unpack_terms(TREE.terms(problem) | OWN_TERMS, summand.terms)["own"][0] == 1.0
 
 
 def test_a_restarted_party_does_not_fit_again(tmp_path, registry):

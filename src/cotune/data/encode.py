@@ -94,7 +94,11 @@ def as_text(values: pd.Series) -> pd.Series:
     >>> as_text(pd.Series([3.0, None, 2.5])).tolist()
     ['3', nan, '2.5']
     """
-    return values.astype(object).map(_spell, na_action="ignore")
+    if values.dtype == object:  # 1 and True would count as the same value
+        return values.map(_spell, na_action="ignore")
+    codes, different = pd.factorize(values)
+    spelled = np.array([*map(_spell, different.tolist()), np.nan], dtype=object)
+    return pd.Series(spelled[codes], values.index, dtype=object, name=values.name)
 
 
 def _spell(value: object) -> str:

@@ -47,7 +47,7 @@ class Sums:
     def __init__(self, total: Total, parties: int) -> None:
         self._sums = {name: total.vector(name) for name in total.sums}
         self.parties = parties
-        self.weight = float(self._sums["weight"][0])
+        self.weight = float(self._sums["own"][0])
 
     def sum(self, name: str) -> np.ndarray:
         return self._sums[name]
@@ -355,7 +355,7 @@ class _Answers:
         summed = self._request.verb == "sum"
         total = self._total() if summed else None
         if total is not None:
-            fits, cpu_seconds = total.vector("cost")
+            _, fits, cpu_seconds = total.vector("own")
             self._cost = Cost(int(fits), float(cpu_seconds))
         return Round(
             number=self._request.round,
@@ -378,10 +378,10 @@ class _Answers:
         summands = [self._summands[party] for party in sorted(self._summands)]
         sums = {}
         for name, term in self._terms.items():
-            total = np.zeros(term.length)
+            total = np.zeros(term.length, dtype="<f8")
             for summand in summands:
                 total += summand[name]
-            sums[name] = total.astype("<f8", copy=False).tobytes()
+            sums[name] = total.tobytes()
         return Total(sums)
 
 

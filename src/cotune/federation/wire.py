@@ -116,11 +116,8 @@ def decode_body(task: Task, body: msgspec.Raw, problem: Problem | None = None) -
     return reply
 
 
-#: Two sums travel with every task: the party's weight, and its cost.
-OWN_TERMS: dict[str, Term] = {
-    "weight": Term(1, low=0.0, high=2.0**31, resolution=1.0),
-    "cost": Term(2, low=0.0, high=2.0**31, resolution=2.0**-20),
-}
+#: Travels with every sum: the party's weight, and what the reply cost (fits, CPU seconds).
+OWN_TERMS: dict[str, Term] = {"own": Term(3, low=0.0, high=2.0**31, resolution=2.0**-20)}
 
 
 def pack_terms(
@@ -131,7 +128,7 @@ def pack_terms(
     for name, term in terms.items():
         vector = term.rounded(np.asarray(values[name], dtype=np.float64), name)
         if term.weighted:
-            vector *= weight
+            vector = vector * weight
         packed[name] = vector.astype("<f8", copy=False).data.cast("B")
     return packed
 
@@ -140,12 +137,12 @@ def unpack_terms(
     terms: Mapping[str, Term], packed: Mapping[str, memoryview]
 ) -> dict[str, np.ndarray]:
     """A party's vectors, each checked for length, finite values and bounds."""
-    if set(packed) != set(terms):
+    if packed.keys() != terms.keys():
         raise Malformed("the reply's terms are not the ones the task asked for")
-    if any(len(packed[name]) != 8 * term.length for name, term in terms.items()):
+    if [len(packed[name]) for name in terms] != [8 * term.length for term in terms.values()]:
         raise Malformed("a term of the reply has another length than the task asked for")
     vectors = {name: np.frombuffer(packed[name], dtype="<f8") for name in terms}
-    weight = float(vectors["weight"][0])
+    weight = float(vectors["own"][0])
     for name, term in terms.items():
         factor = weight if term.weighted else 1.0
         if not term.holds(vectors[name], factor):

@@ -12,7 +12,7 @@ import numpy as np
 
 from cotune.growth.layout import Layout
 from cotune.growth.rules import Rules
-from cotune.growth.split import HESSIAN, Found, best_splits, drawn, leaf_value
+from cotune.growth.split import GRADIENT, HESSIAN, Finder, Found, Sums, drawn, leaf_value
 from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Split, Tree
 
@@ -40,7 +40,7 @@ class Source(Protocol):
         finished: Finished | None = None,
         within: Sequence[np.ndarray] = (),
     ) -> tuple[np.ndarray, list[Answered]]:
-        """The histograms of the nodes wanted (channel, node, slot), and whose they are.
+        """The histograms of the nodes wanted (node, channel, slot), and whose they are.
 
         Before, the rows are parted by the splits, and the round that is finished is added to what
         is predicted. `within` has for each node the numbers of rows in a histogram that holds all
@@ -48,7 +48,7 @@ class Source(Protocol):
         """
 
 
-@dataclass
+@dataclass(slots=True)
 class Node:
     """A node of a tree, which may or may not come to be part of it.
 
@@ -56,7 +56,7 @@ class Node:
     """
 
     depth: int
-    sums: np.ndarray
+    sums: Sums
     parent: Node | None = None
     histogram: np.ndarray | None = None
     answered: Answered | None = None
@@ -76,7 +76,8 @@ class Growth:
         self._layout = layout
         self._seeds = seeds
         self._roots = range(roots)
-        self._nodes = [Node(0, np.empty(0)) for _ in self._roots]
+        self._finder = Finder(layout, rules)
+        self._nodes = [Node(0, (0.0, 0.0, 0.0)) for _ in self._roots]
         self._unsaid: list[Split] = []
 
     def grow(self, before: Finished | None) -> Finished:
@@ -87,7 +88,7 @@ class Growth:
         saves a message for every leaf.
         """
         histograms, answered = self._source.ask(self._layout, self._roots, finished=before)
-        self._note(list(self._roots), histograms, answered)
+        self._note_roots(self._roots, histograms, answered)
         taken: dict[int, list[int]] = {}
         while len(taken) < len(self._roots):
             wanted: list[int] = []
@@ -166,72 +167,55 @@ class Growth:
         asked for once more.
         """
         parents = [self._parent(number) for number in wanted]
-        within = [self._counts(parent) for parent in parents] if self._rules.counted else []
+        within = [histogram[-1] for _, histogram in parents] if self._rules.counted else []
         histograms, answered = self._source.ask(
             self._layout, wanted, splits=self._unsaid, within=within
         )
         self._unsaid = []
-        numbers: list[int] = []
-        whose: list[Answered] = []
         again: list[int] = []
-        channels, _, slots = histograms.shape
-        found = np.empty((channels, 2 * len(wanted), slots))
-        for i, (number, parent) in enumerate(zip(wanted, parents, strict=True)):
+        for i, (number, (parent, rest)) in enumerate(zip(wanted, parents, strict=True)):
             assert parent.children is not None
-            assert parent.histogram is not None
             if parent.answered == answered[i]:
-                at = len(numbers)
-                found[:, at] = histograms[:, i]
-                np.subtract(parent.histogram, histograms[:, i], out=found[:, at + 1])
-                numbers += [number, sum(parent.children) - number]
-                whose += [answered[i]] * 2
+                rest -= histograms[i]
+                self._note(number, histograms[i], answered[i])
+                self._note(sum(parent.children) - number, rest, answered[i])
             else:
                 again += parent.children
             parent.histogram = None
-        if numbers:
-            self._note(numbers, found[:, : len(numbers)], whose)
         if again:
-            self._note(again, *self._source.ask(self._layout, again))
+            self._note_roots(again, *self._source.ask(self._layout, again))
 
-    def _parent(self, number: int) -> Node:
+    def _parent(self, number: int) -> tuple[Node, np.ndarray]:
         parent = self._nodes[number].parent
         assert parent is not None
-        return parent
+        assert parent.histogram is not None
+        return parent, parent.histogram
 
-    def _counts(self, node: Node) -> np.ndarray:
-        assert node.histogram is not None
-        counts: np.ndarray = node.histogram[-1]
-        return counts
-
-    def _note(
-        self, numbers: list[int], histograms: np.ndarray, answered: Sequence[Answered]
+    def _note_roots(
+        self, numbers: Sequence[int], histograms: np.ndarray, answered: Sequence[Answered]
     ) -> None:
-        """Keep the histograms, and look for the best splits of nodes that may be divided."""
-        sums = self._layout.totals(histograms)
-        fresh = []
-        for i, number in enumerate(numbers):
-            node = self._nodes[number]
-            node.sums = sums[:, i]
-            if not node.known:
-                node.histogram, node.answered = histograms[:, i], answered[i]
-                fresh.append(i)
-        chosen = histograms if len(fresh) == len(numbers) else histograms[:, fresh]
-        nodes = [numbers[i] for i in fresh]
-        if not nodes:
-            return
-        splits = best_splits(chosen, self._layout, self._rules, self._allowed(nodes))
-        for number, found in zip(nodes, splits, strict=True):
-            self._nodes[number].known = True
-            self._nodes[number].found = found
+        """Note histograms of nodes whose sums no split of a parent told, or told of others."""
+        totals = self._layout.totals(histograms)[:, [GRADIENT, HESSIAN, -1]]
+        for number, sums, histogram, whose in zip(
+            numbers, totals.tolist(), histograms, answered, strict=True
+        ):
+            self._nodes[number].sums = tuple(sums)
+            self._note(number, histogram, whose)
 
-    def _allowed(self, nodes: Sequence[int]) -> np.ndarray | None:
-        """Which columns may divide each node, where they are drawn anew for each."""
+    def _note(self, number: int, histogram: np.ndarray, answered: Answered) -> None:
+        """Look for the best split of a node, if it may be divided, and keep the histogram."""
+        node = self._nodes[number]
+        if not node.known:
+            node.histogram, node.answered, node.known = histogram, answered, True
+            node.found = self._finder.best(histogram, self._allowed(number))
+
+    def _allowed(self, number: int) -> np.ndarray | None:
+        """Which columns may divide a node, where they are drawn anew for each."""
         if self._rules.features >= 1.0:
             return None
-        allowed = np.zeros((len(nodes), len(self._layout.columns)), dtype=bool)
-        for i, number in enumerate(nodes):
-            seeds = (*self._seeds, number)
-            allowed[i, drawn(self._rules.features, len(self._layout.columns), seeds)] = True
+        columns = len(self._layout.columns)
+        allowed = np.zeros(columns, dtype=bool)
+        allowed[drawn(self._rules.features, columns, (*self._seeds, number))] = True
         return allowed
 
     def _finished(self, taken: Sequence[Sequence[int]]) -> Finished:
@@ -250,7 +234,7 @@ class Growth:
                     assert node.children is not None
                     splits.append(node.found.split(new))
                     gains.append(node.found.gain)
-                    covers.append(float(node.sums[HESSIAN]) * self._rules.curvature)
+                    covers.append(node.sums[HESSIAN] * self._rules.curvature)
                     order += node.children
                 else:
                     value = leaf_value(node.sums, self._rules)

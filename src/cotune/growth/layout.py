@@ -64,21 +64,25 @@ class Layout:
     def unmasked(
         self, told: Sequence[np.ndarray], nodes: int, mask: np.ndarray | None = None
     ) -> np.ndarray:
-        """From what was told (for each name channels, one after the other) to channel, node, slot.
+        """From what was told, for each name one channel after the other, to node, channel, slot.
 
         The mask says which of the numbers of all nodes were told; the others are 0.
         """
         numbers = nodes * self.slots
-        cells = numbers if mask is None else int(np.count_nonzero(mask))
-        flat = np.concatenate(told)
-        channels = len(flat) // cells if cells else len(told)
-        flat = flat.reshape(channels, cells)
-        if mask is not None:
-            spread, places = np.zeros((channels, numbers)), np.flatnonzero(mask)
-            for channel, numbers_told in zip(spread, flat, strict=True):
-                channel[places] = numbers_told
-            flat = spread
-        return flat.reshape(channels, nodes, self.slots)
+        places = None if mask is None else np.flatnonzero(mask)
+        channels = [
+            channel
+            for vector in told
+            for channel in vector.reshape(-1, numbers if places is None else len(places))
+        ]
+        histograms = np.zeros((nodes, len(channels), self.slots))
+        for position, channel in enumerate(channels):
+            if places is not None:
+                spread = np.zeros(numbers)
+                spread[places] = channel
+                channel = spread
+            histograms[:, position] = channel.reshape(nodes, self.slots)
+        return histograms
 
     def padded(self, histograms: np.ndarray) -> np.ndarray:
         """The same with a place for every column and bin, missing values last."""

@@ -224,8 +224,7 @@ class Party:
             return Gathered(msgspec.Raw(encode(reply)), self._cost)
         terms, weight = task.terms(self._problem), self.weight
         values = {name: getattr(reply, name) for name in terms}
-        values["weight"] = [weight]
-        values["cost"] = [self._cost.fits, self._cost.cpu_seconds]
+        values["own"] = [weight, self._cost.fits, self._cost.cpu_seconds]
         return Summand(pack_terms(terms | OWN_TERMS, values, weight))
 
     def _take_problem(self, request: Request) -> Evaluator:

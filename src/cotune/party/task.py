@@ -24,6 +24,7 @@ class Term(msgspec.Struct, frozen=True):
 
     The bounds and the resolution make exact fixed-point arithmetic possible, which the private
     ways of adding need; the plain way rounds and checks just the same, so all give one result.
+    Values that are `exact` are multiples of the resolution already, and not rounded once more.
     """
 
     length: int
@@ -31,21 +32,24 @@ class Term(msgspec.Struct, frozen=True):
     high: float
     resolution: float
     weighted: bool = False
+    exact: bool = False
 
     def rounded(self, values: np.ndarray, name: str) -> np.ndarray:
         if values.shape != (self.length,) or not self.holds(values, 1.0):
             raise CotuneError(f"the party's own term {name} is out of its bounds")
-        rounded: np.ndarray = values / self.resolution
+        if self.exact:
+            return values
+        rounded: np.ndarray = values * (1.0 / self.resolution)  # a power of two: nothing is lost
         np.rint(rounded, out=rounded)
         rounded *= self.resolution
         return rounded
 
     def holds(self, values: np.ndarray, factor: float) -> bool:
-        if not len(values):
-            return True
-        low, high = np.minimum.reduce(values), np.maximum.reduce(values)  # NaN if any is
         slack = self.resolution * factor
-        return bool(low >= self.low * factor - slack and high <= self.high * factor + slack)
+        low, high = self.low * factor - slack, self.high * factor + slack
+        if len(values) < 8:  # NumPy takes longer for these
+            return all(low <= value <= high for value in values.tolist())
+        return bool(np.minimum.reduce(values) >= low and np.maximum.reduce(values) <= high)
 
 
 class Reply(msgspec.Struct, frozen=True):

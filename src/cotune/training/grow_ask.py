@@ -56,7 +56,7 @@ class Asker:
         within: Sequence[np.ndarray] = (),
         squares: Sequence[int] = (),
     ) -> tuple[np.ndarray, list[Answered]]:
-        """The histograms of the nodes wanted (channel, node, slot), and whose they are.
+        """The histograms of the nodes wanted (node, channel, slot), and whose they are.
 
         Before, the parties take the splits, and the round that is finished. `within` has for each
         node the numbers of rows in a histogram that holds all of its rows: where these are 0, the
@@ -64,7 +64,7 @@ class Asker:
         """
         channels = sum(self._kept(name) for name in self.names)
         most = max(1, MOST_NUMBERS // (layout.slots * channels))
-        parts = [np.zeros((channels, 0, layout.slots))]
+        parts = [np.zeros((0, channels, layout.slots))]
         answered: list[Answered] = []
         for begin in range(0, max(1, len(wanted)), most):
             nodes = tuple(wanted[begin : begin + most])
@@ -90,7 +90,7 @@ class Asker:
                 told = [sums.sum(name) for name in self.names]
                 parts.append(layout.unmasked(told, len(nodes), mask))
             answered += [self.federation.ledger.last.heard] * len(nodes)
-        return parts[1] if len(parts) == 2 else np.concatenate(parts, axis=1), answered
+        return parts[1] if len(parts) == 2 else np.concatenate(parts), answered
 
     def _kept(self, name: str) -> int:
         """How many sums of that name are kept of a bin; rows are counted once."""

@@ -236,10 +236,11 @@ class _Growth:
         return rows
 
     def _channels(self, told: np.ndarray) -> np.ndarray:
-        """The rows of each class (or the sum of the target) and all rows, from what was told.
+        """The rows of each class (or the sum of the target) and all rows: channel, node, slot.
 
         Of the first class nothing was: it has the rows that the others have not.
         """
+        told = np.moveaxis(told, 1, 0)
         if not self._classes:
             return told
         pairs = self._classes // 2

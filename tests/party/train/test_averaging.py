@@ -31,7 +31,7 @@ def told(party, task, problem=PROBLEM):
     reply = ask(party, task, problem, verb="sum")
     assert not isinstance(reply, Refusal), reply
     terms = unpack_terms(task.terms(problem) | OWN_TERMS, reply.terms)
-    return terms | {"weights": terms["weights"] / terms["weight"]}
+    return terms | {"weights": terms["weights"] / terms["own"][0]}
 
 
 @pytest.fixture

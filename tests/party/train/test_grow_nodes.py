@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cotune.errors import Malformed
 from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Split
-from cotune.party.train.grow_nodes import Nodes
+from cotune.party.train.grow_nodes import Columns, Nodes
 
 ROWS = 40
 #: A number of five bins, and four categories.
@@ -72,7 +72,7 @@ def test_sums_are_those_over_the_rows_of_a_node_and_its_tree(made):
     nodes = Nodes(CODES, BINS, np.arange(ROWS, dtype=np.uint32), 2)
     nodes.divide(made)
     rows = by_hand(made)
-    sums = nodes.sums(range(len(rows)), [1, 0], VALUES[0], VALUES[1])
+    sums = nodes.sums(range(len(rows)), Columns([1, 0], BINS), VALUES[0], VALUES[1])
     tree = [0, 1]
     for split in made:
         tree += [tree[split.node]] * 2
@@ -101,8 +101,8 @@ def test_leaves_are_added_to_the_rows_of_their_tree(nodes):
         lambda nodes: nodes.divide([Split(0, 2, 1, False)]),
         lambda nodes: nodes.divide([Split(0, 0, 1, False), Split(4, 0, 1, False)]),
         lambda nodes: nodes.divide([Split(0, 0, 1, False), Split(0, 0, 2, False)]),
-        lambda nodes: nodes.sums([2], [0], *VALUES),
-        lambda nodes: nodes.sums([0], [-1], *VALUES),
+        lambda nodes: nodes.sums([2], Columns([0], BINS), *VALUES),
+        lambda nodes: nodes.sums([0], Columns([-1], BINS), *VALUES),
         lambda nodes: nodes.add_leaves([(2, 1.0)], np.zeros((2, ROWS))),
         lambda nodes: nodes.rows(2),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,17 @@ from cotune.party.train.grow import Split
 CHANNELS = ("gradients", "hessians", "counts")
 #: What is kept of a node: its stretch, and which tree it is in.
 BEGIN, END, ROOT = 0, 1, 2
+NO_NODE = "a node is named that the party does not know"
+NO_COLUMN = "a column is named that the party does not know"
+
+
+class Columns:
+    """Columns to sum over, and how many slots each has: its bins, and one for missing values."""
+
+    def __init__(self, chosen: Sequence[int], bins: Bins) -> None:
+        _check(chosen, len(bins.sizes), NO_COLUMN)
+        self.numbers = np.array(chosen)
+        self.slots = np.array([bins.sizes[column] + 1 for column in chosen])
 
 
 class Nodes:
@@ -43,7 +55,7 @@ class Nodes:
         self._divided: set[int] = set()
 
     def rows(self, node: int) -> np.ndarray:
-        _check([node], [len(self._places)], "node")
+        _check([node], len(self._places), NO_NODE)
         rows: np.ndarray = self._rows[self._places[node, BEGIN] : self._places[node, END]]
         return rows
 
@@ -53,61 +65,68 @@ class Nodes:
             return
         known = len(self._places)
         nodes = [split.node for split in splits]
-        columns = [split.column for split in splits]
-        _check(nodes, range(known, known + 2 * len(splits), 2), "node")
-        _check(columns, [len(self._bins.sizes)] * len(splits), "column")
+        if not all(0 <= node < known + 2 * i for i, node in enumerate(nodes)):
+            raise Malformed(NO_NODE)
+        _check([split.column for split in splits], len(self._bins.sizes), NO_COLUMN)
         divided = self._divided.union(nodes)
         if len(divided) < len(self._divided) + len(nodes):
             raise Malformed("a node is to be divided twice")
         places = np.empty((known + 2 * len(splits), 3), dtype=np.int64)
         places[:known] = self._places
-        goes_left = self._goes_left(splits, columns)
-        _divide(self._codes, self._rows, places, np.array(nodes), np.array(columns), goes_left)
+        _divide(self._codes, self._rows, places, *self._packed(splits))
         self._places, self._divided = places, divided
 
     def sums(
         self,
         wanted: Sequence[int],
-        columns: Sequence[int],
+        columns: Columns,
         gradients: np.ndarray,
         hessians: np.ndarray,
+        *,
+        counted: bool = True,
     ) -> np.ndarray:
         """Sums over each column's bins in each node wanted: node, slot, channel (`CHANNELS`).
 
         A slot is a bin of a column; the missing values come after its other bins. What is summed is
         given for every tree and row.
         """
-        _check(wanted, [len(self._places)] * len(wanted), "node")
-        _check(columns, [len(self._bins.sizes)] * len(columns), "column")
-        sizes = [self._bins.sizes[column] + 1 for column in columns]
+        _check(wanted, len(self._places), NO_NODE)
         return _add_up(
             self._codes, self._rows, self._places, np.array(wanted), gradients, hessians,
-            np.array(columns), np.array(sizes),
+            columns.numbers, columns.slots, len(CHANNELS) if counted else len(CHANNELS) - 1,
         )  # fmt: skip
 
     def add_leaves(self, leaves: Sequence[tuple[int, float]], raw: np.ndarray) -> None:
         """Add the values of nodes to what is predicted for their rows, by tree and row."""
         nodes, values = [node for node, _ in leaves], [value for _, value in leaves]
-        _check(nodes, [len(self._places)] * len(nodes), "node")
+        _check(nodes, len(self._places), NO_NODE)
         _add_leaves(self._rows, self._places, np.array(nodes), np.array(values), raw)
 
-    def _goes_left(self, splits: Sequence[Split], columns: Sequence[int]) -> np.ndarray:
-        """For each split, whether the rows of a bin go to the left."""
-        last = np.array([split.bin for split in splits])
-        goes_left: np.ndarray = np.arange(MOST_BINS + 1) <= last[:, None]
-        for left, split in zip(goes_left, splits, strict=True):
-            if split.right:
-                left[:] = True
-                left[np.frombuffer(split.right, dtype=np.uint8)] = False
-        missing = [self._bins.sizes[column] for column in columns]
-        goes_left[range(len(splits)), missing] = [split.missing_left for split in splits]
-        return goes_left
+    def _packed(self, splits: Sequence[Split]) -> tuple[np.ndarray, np.ndarray]:
+        """The splits as numbers: see `_divide`."""
+        to_right = [split.right for split in splits if split.right]
+        categories = np.zeros((len(to_right), MOST_BINS + 1), dtype=bool)
+        for on_right, right in zip(categories, to_right, strict=True):
+            on_right[np.frombuffer(right, dtype=np.uint8)] = True
+        by_categories = itertools.count()
+        numbers = [
+            (
+                split.node,
+                split.column,
+                split.bin,
+                self._bins.sizes[split.column],
+                split.missing_left,
+                next(by_categories) if split.right else -1,
+            )
+            for split in splits
+        ]
+        return np.array(numbers, dtype=np.int64), categories
 
 
-def _check(numbers: Sequence[int], known: Sequence[int], kind: str) -> None:
-    """Compiled loops do not look where they write: each number must be one of those known."""
-    if not all(0 <= number < most for number, most in zip(numbers, known, strict=True)):
-        raise Malformed(f"a {kind} is named that the party does not know")
+def _check(numbers: Sequence[int], known: int, otherwise: str) -> None:
+    """Compiled loops do not look where they write: each number must be one of so many."""
+    if numbers and not 0 <= min(numbers) <= max(numbers) < known:
+        raise Malformed(otherwise)
 
 
 @compiled
@@ -115,29 +134,38 @@ def _divide(
     codes: np.ndarray,
     rows: np.ndarray,
     places: np.ndarray,
-    nodes: np.ndarray,
-    columns: np.ndarray,
-    goes_left: np.ndarray,
+    splits: np.ndarray,
+    categories: np.ndarray,
 ) -> None:
-    """Sort the stretches of nodes, in their order, and fill in the last places: the children's."""
+    """Sort the stretches of nodes, in their order, and fill in the last places: the children's.
+
+    Of a split: its node, the column, the last bin on the left, the bin of missing values, whether
+    these go to the left, and which row of `categories` says of each whether it goes to the right.
+    """
     on_right = np.empty_like(rows)
-    first = len(places) - 2 * len(nodes)
-    for i in range(len(nodes)):
-        begin, end, root = places[nodes[i]]
-        column = codes[:, columns[i]]
+    first = len(places) - 2 * len(splits)
+    for i in range(len(splits)):
+        node, column, last, missing, missing_left, which = splits[i]
+        begin, end, root = places[node]
+        own = codes[:, column]
         middle, rights = begin, 0
         for at in range(begin, end):
             row = rows[at]
-            if goes_left[i, column[row]]:
-                rows[middle] = row
-                middle += 1
+            code = own[row]
+            if code == missing:
+                left = missing_left == 1
+            elif which >= 0:
+                left = not categories[which, code]
             else:
-                on_right[rights] = row
-                rights += 1
+                left = code <= last
+            rows[middle] = on_right[rights] = row  # one of them counts: faster than a branch
+            middle += left
+            rights += not left
         rows[middle:end] = on_right[:rights]
-        left = first + 2 * i
-        places[left, BEGIN], places[left, END], places[left, ROOT] = begin, middle, root
-        places[left + 1, BEGIN], places[left + 1, END], places[left + 1, ROOT] = middle, end, root
+        child = first + 2 * i
+        places[child, BEGIN], places[child, END], places[child, ROOT] = begin, middle, root
+        child += 1
+        places[child, BEGIN], places[child, END], places[child, ROOT] = middle, end, root
 
 
 @compiled
@@ -149,9 +177,10 @@ def _add_up(
     gradients: np.ndarray,
     hessians: np.ndarray,
     columns: np.ndarray,
-    sizes: np.ndarray,
+    slots: np.ndarray,
+    channels: int,
 ) -> np.ndarray:
-    sums = np.zeros((len(wanted), sizes.sum(), 3))
+    sums = np.zeros((len(wanted), slots.sum(), channels))
     for i in range(len(wanted)):
         begin, end, root = places[wanted[i]]
         own_rows = rows[begin:end]
@@ -162,12 +191,13 @@ def _add_up(
         start = 0
         for position in range(len(columns)):
             column, own = codes[:, columns[position]], sums[i, start:]
-            start += sizes[position]
+            start += slots[position]
             for at in range(end - begin):
                 slot = np.uint64(column[own_rows[at]])
                 own[slot, 0] += values[at, 0]
                 own[slot, 1] += values[at, 1]
-                own[slot, 2] += 1.0
+                if channels > 2:
+                    own[slot, 2] += 1.0
     return sums
 
 

@@ -8,12 +8,11 @@ from copy import copy
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
-from scipy.special import expit
 
 from cotune.compiled import compiled
 from cotune.party.party import Refuse
 from cotune.party.train.grow import SQUARES_STEP, STEPS, Split, Start, Tree
-from cotune.party.train.grow_nodes import CHANNELS, Nodes
+from cotune.party.train.grow_nodes import CHANNELS, Columns, Nodes
 from cotune.problem import seed_of
 
 if TYPE_CHECKING:
@@ -74,6 +73,7 @@ class Growing:
         self._codes = start.bins.of(X)
         self._raw = np.repeat(np.array(start.base)[:, None], len(y), axis=1)
         self._everyone = np.arange(len(y), dtype=np.uint32)
+        self._used: tuple[tuple[int, ...], Columns] = (), Columns((), start.bins)
         self.add(start.trees, len(start.trees))
         self.divide(start.splits)
 
@@ -111,7 +111,7 @@ class Growing:
         self._plant()
 
     def histograms(
-        self, nodes: Sequence[int], columns: Sequence[int], mask: bytes, names: Sequence[str]
+        self, nodes: Sequence[int], columns: tuple[int, ...], mask: bytes, names: Sequence[str]
     ) -> list[np.ndarray]:
         """Sums over each column's bins in each node, of what is named: see `CHANNELS`.
 
@@ -119,18 +119,20 @@ class Growing:
         mask leaves some of these out. Where several sums are kept of a node (two classes each),
         all nodes of the first come before those of the second; counts are told once.
         """
-        sums = [
-            self._nodes.sums(nodes, columns, *pair).reshape(-1, len(CHANNELS))
-            for pair in self._summed
-        ]
+        if columns != self._used[0]:
+            self._used = columns, Columns(columns, self._start.bins)
+        counted, used = "counts" in names, self._used[1]
+        sums = [self._nodes.sums(nodes, used, *pair, counted=counted) for pair in self._summed]
+        flat = [some.reshape(-1, some.shape[-1]) for some in sums]
         if mask:
-            bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(sums[0]))
+            bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(flat[0]))
             places = np.flatnonzero(bits)
-            sums = [some.take(places, axis=0) for some in sums]
-        told = {"counts": sums[0][:, -1].copy()}
-        for channel, name in enumerate(CHANNELS[:-1]):
-            told[name] = np.concatenate([some[:, channel] for some in sums])
-        return [told[name] for name in names]
+            flat = [some.take(places, axis=0) for some in flat]
+        return [
+            np.concatenate([some[:, channel] for some in (flat[:1] if name == "counts" else flat)])
+            for channel, name in enumerate(CHANNELS)
+            if name in names
+        ]
 
     def squares(self, nodes: Sequence[int]) -> list[float]:
         """The sum of the squares of a regression's target over the rows of each node."""
@@ -170,12 +172,22 @@ class Growing:
         elif self._schema.task == "regression":
             yield raw - y, np.ones_like(raw)
         elif len(raw) == 1:
-            likely = expit(raw)
-            yield likely - y, likely * (1.0 - likely)
+            yield _logistic(raw, y)
         else:
             grown = np.exp(raw - raw.max(axis=0))
             likely = grown / grown.sum(axis=0)
             yield likely - (y == np.arange(len(raw))[:, None]), likely * (1.0 - likely)
+
+
+@compiled
+def _logistic(raw: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient and curvature of the loss of two classes."""
+    gradients, hessians = np.empty_like(raw), np.empty_like(raw)
+    for row in range(raw.shape[1]):
+        likely = 1.0 / (1.0 + np.exp(-raw[0, row]))
+        gradients[0, row] = likely - y[0, row]
+        hessians[0, row] = likely * (1.0 - likely)
+    return gradients, hessians
 
 
 @compiled

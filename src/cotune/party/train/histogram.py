@@ -122,10 +122,10 @@ class Grow(Task, frozen=True, omit_defaults=True):
         assert problem is not None
         step, _ = STEPS[problem.task]
         terms = {
-            "gradients": Term(self.gradients, -MOST_ROWS, MOST_ROWS, step),
-            "hessians": Term(self.hessians, 0.0, MOST_ROWS, step),
-            "counts": Term(self.counts, 0.0, MOST_ROWS, 1.0),
-            "squares": Term(len(self.squares), 0.0, MOST_ROWS, SQUARES_STEP),
+            "gradients": Term(self.gradients, -MOST_ROWS, MOST_ROWS, step, exact=True),
+            "hessians": Term(self.hessians, 0.0, MOST_ROWS, step, exact=True),
+            "counts": Term(self.counts, 0.0, MOST_ROWS, 1.0, exact=True),
+            "squares": Term(len(self.squares), 0.0, MOST_ROWS, SQUARES_STEP, exact=True),
         }
         return {name: term for name, term in terms.items() if term.length}
 
@@ -146,7 +146,7 @@ class Grow(Task, frozen=True, omit_defaults=True):
         if self.wanted:
             sizes = {"gradients": self.gradients, "hessians": self.hessians, "counts": self.counts}
             names = [name for name, size in sizes.items() if size]
-            used = self.columns or range(columns)
+            used = self.columns or tuple(range(columns))
             found = growing.histograms(self.wanted, used, self.mask, names)
             told = dict(zip(names, found, strict=True))
         return Histograms(**told, squares=growing.squares(self.squares))
