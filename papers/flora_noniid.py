@@ -32,7 +32,7 @@ import cotune
 IMAGES = 500
 #: What is cut: trials and folds at the parties, trials of the pooled search, and images of 28 x 28
 #: pixels to means over squares of that width.
-CUT = {"trials": 20, "folds": 3, "central": 40, "few_shot": 8, "square": 2}
+CUT = {"trials": 20, "folds": 3, "central": 40, "few_shot": 8, "square": 1}
 #: For the boosting more is cut: it grows ten trees a round, over every pixel.
 CUT_HGB = {"trials": 10, "folds": 3, "central": 20, "few_shot": 5, "square": 4}
 QUICK = {"trials": 8, "folds": 3, "central": 10, "few_shot": 4, "square": 4}

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from cotune.compiled import compiled
 from cotune.party.train.bins import Bins
 
 
@@ -69,20 +70,12 @@ class Layout:
         The mask says which of the numbers of all nodes were told; the others are 0.
         """
         numbers = nodes * self.slots
-        places = None if mask is None else np.flatnonzero(mask)
-        channels = [
-            channel
-            for vector in told
-            for channel in vector.reshape(-1, numbers if places is None else len(places))
-        ]
-        histograms = np.zeros((nodes, len(channels), self.slots))
-        for position, channel in enumerate(channels):
-            if places is not None:
-                spread = np.zeros(numbers)
-                spread[places] = channel
-                channel = spread
-            histograms[:, position] = channel.reshape(nodes, self.slots)
-        return histograms
+        if mask is None:
+            mask = np.ones(numbers, dtype=bool)
+        flat = np.concatenate(told)
+        cells = int(np.count_nonzero(mask))
+        channels = flat.reshape(len(flat) // cells if cells else len(told), cells)
+        return _unmasked(channels, mask.reshape(nodes, self.slots))
 
     def padded(self, histograms: np.ndarray) -> np.ndarray:
         """The same with a place for every column and bin, missing values last."""
@@ -90,3 +83,17 @@ class Layout:
             self.padded_slots >= 0, histograms[..., self.padded_slots], 0.0
         )
         return padded
+
+
+@compiled
+def _unmasked(channels: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    nodes, slots = mask.shape
+    histograms = np.zeros((nodes, len(channels), slots))
+    at = 0
+    for node in range(nodes):
+        for slot in range(slots):
+            if mask[node, slot]:
+                for channel in range(len(channels)):
+                    histograms[node, channel, slot] = channels[channel, at]
+                at += 1
+    return histograms

@@ -172,6 +172,23 @@ def test_bins_that_must_be_empty_need_not_be_told(party, problem):
     np.testing.assert_array_equal(summed(party, task, problem)["counts"], whole[mask])
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mask": b"\x80"},
+        {"wanted": (1,)},
+        {"columns": (0, 3)},
+        {"splits": (Split(7, 0, 1, True),)},
+        {"leaves": ((4, 1.0),)},
+    ],
+)
+def test_a_task_that_names_what_is_not_there_is_malformed(party, problem, wrong):
+    task = msgspec.structs.replace(FIRST, **wrong)
+    refused = ask(party, task, problem, verb="sum")
+    assert isinstance(refused, Refusal)
+    assert refused.code == "malformed"
+
+
 def test_only_the_columns_that_are_used_are_told(party, problem):
     whole = summed(party, FIRST, problem)["gradients"]
     task = Grow("two", gradients=8, wanted=(0,), columns=(0, 2), start=START)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 
 from cotune.compiled import compiled
+from cotune.errors import Malformed
 from cotune.party.party import Refuse
 from cotune.party.train.grow import SQUARES_STEP, STEPS, Split, Start, Tree
 from cotune.party.train.grow_nodes import CHANNELS, Columns, Nodes
@@ -18,6 +19,9 @@ from cotune.problem import seed_of
 if TYPE_CHECKING:
     from cotune.party.party import Party
 
+
+#: Bits that ask for everything.
+ALL = np.empty(0, dtype=np.uint8)
 
 T = TypeVar("T")
 
@@ -123,13 +127,14 @@ class Growing:
             self._used = columns, Columns(columns, self._start.bins)
         counted, used = "counts" in names, self._used[1]
         sums = [self._nodes.sums(nodes, used, *pair, counted=counted) for pair in self._summed]
-        flat = [some.reshape(-1, some.shape[-1]) for some in sums]
-        if mask:
-            bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(flat[0]))
-            places = np.flatnonzero(bits)
-            flat = [some.take(places, axis=0) for some in flat]
+        bits = np.frombuffer(mask, np.uint8) if mask else ALL
+        if mask and 8 * len(bits) < len(nodes) * used.slots.sum():
+            raise Malformed("the mask is too short for the nodes and columns")
+        told = [_told(some.reshape(-1, some.shape[-1]), bits) for some in sums]
         return [
-            np.concatenate([some[:, channel] for some in (flat[:1] if name == "counts" else flat)])
+            told[0][channel]
+            if len(told) == 1 or name == "counts"
+            else np.concatenate([some[channel] for some in told])
             for channel, name in enumerate(CHANNELS)
             if name in names
         ]
@@ -177,6 +182,20 @@ class Growing:
             grown = np.exp(raw - raw.max(axis=0))
             likely = grown / grown.sum(axis=0)
             yield likely - (y == np.arange(len(raw))[:, None]), likely * (1.0 - likely)
+
+
+@compiled
+def _told(sums: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """The sums channel by channel; only those that packed bits ask for, if there are any."""
+    cells, channels = sums.shape
+    told = np.empty((channels, cells))
+    count = 0
+    for cell in range(cells):
+        if len(bits) == 0 or bits[cell // 8] >> (7 - cell % 8) & 1:
+            for channel in range(channels):
+                told[channel, count] = sums[cell, channel]
+            count += 1
+    return told[:, :count]
 
 
 @compiled
