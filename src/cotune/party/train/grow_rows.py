@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from cotune.party.party import Party
 
 
-#: Bits that ask for everything.
-ALL = np.empty(0, dtype=np.uint8)
-
 T = TypeVar("T")
 
 
@@ -127,10 +124,13 @@ class Growing:
             self._used = columns, Columns(columns, self._start.bins)
         counted, used = "counts" in names, self._used[1]
         sums = [self._nodes.sums(nodes, used, *pair, counted=counted) for pair in self._summed]
-        bits = np.frombuffer(mask, np.uint8) if mask else ALL
-        if mask and 8 * len(bits) < len(nodes) * used.slots.sum():
-            raise Malformed("the mask is too short for the nodes and columns")
-        told = [_told(some.reshape(-1, some.shape[-1]), bits) for some in sums]
+        cells = len(nodes) * int(used.slots.sum())
+        asked = np.ones(cells, dtype=np.uint8)
+        if mask:
+            if 8 * len(mask) < cells:
+                raise Malformed("the mask is too short for the nodes and columns")
+            asked = np.unpackbits(np.frombuffer(mask, np.uint8), count=cells)
+        told = [_told(some.reshape(-1, some.shape[-1]), asked) for some in sums]
         return [
             told[0][channel]
             if len(told) == 1 or name == "counts"
@@ -185,16 +185,15 @@ class Growing:
 
 
 @compiled
-def _told(sums: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """The sums channel by channel; only those that packed bits ask for, if there are any."""
+def _told(sums: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """The sums that are asked for, channel by channel."""
     cells, channels = sums.shape
     told = np.empty((channels, cells))
     count = 0
     for cell in range(cells):
-        if len(bits) == 0 or bits[cell // 8] >> (7 - cell % 8) & 1:
-            for channel in range(channels):
-                told[channel, count] = sums[cell, channel]
-            count += 1
+        for channel in range(channels):
+            told[channel, count] = sums[cell, channel]  # the next overwrites what is not asked for
+        count += asked[cell]
     return told[:, :count]
 
 
