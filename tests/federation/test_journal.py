@@ -99,3 +99,14 @@ def test_a_checkpoint_keeps_the_state_and_its_rounds(tmp_path):
     assert journal.restored(1) is None
     journal.checkpoint(2, [entry(5)], b"whole")
     assert journal.restored(2) == ([entry(3), entry(4), entry(5)], b"whole")
+
+
+@pytest.mark.parametrize("version", [0, 1, 99])
+def test_a_journal_of_another_version_is_refused(version, tmp_path):
+    path = tmp_path / "journal.sqlite"
+    Journal(path).close()
+    database = sqlite3.connect(path)
+    database.execute(f"PRAGMA user_version={version}")
+    database.close()
+    with pytest.raises(FederationError, match=r"journal\.sqlite was made by another version"):
+        Journal(path)

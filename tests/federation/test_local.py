@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from cotune.errors import FederationError
@@ -147,6 +148,50 @@ def test_the_next_party_begins_while_one_waits_for_its_fits(registry, timeout):
             sums = federation.sum(Evaluate((Configuration("meeting", {"depth": 2}),)))
     assert sums.parties == 3
     assert not sums.sum("failed").any()
+
+
+class Unwell:
+    """A party that does something else than to answer, in this process."""
+
+    def __init__(self, does) -> None:
+        self.perform = does
+
+
+def test_with_a_timeout_a_slow_party_is_late_alone(engine):
+    engine._parties["party-1"] = Unwell(lambda message: time.sleep(2.0))
+    replies = engine.call(dict.fromkeys(engine.parties(), INSPECT), 1.0)
+    late = [name for name, reply in replies.items() if isinstance(reply, Refusal)]
+    assert late == ["party-1"]
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_what_is_no_ordinary_error_ends_the_call(engine, timeout):
+    def leaves(message):
+        raise SystemExit
+
+    engine._parties["party-2"] = Unwell(leaves)
+    with pytest.raises(SystemExit):
+        engine.call(dict.fromkeys(engine.parties(), INSPECT), timeout)
+
+
+def test_a_party_that_was_interrupted_answers_as_if_nothing_had_been(engine, monkeypatch):
+    problem = problem_of(*parts(iris()).values())
+    task = Evaluate((Configuration("decision_tree", {"max_depth": 2}),))
+    federation, save = Federation(engine, problem=problem), np.save
+    for interrupted in range(3):  # at the target, and at the rows
+        saves = itertools.count()
+
+        def interrupt(path, values, saves=saves, interrupted=interrupted):
+            save(path, values[: len(values) // 2])
+            if next(saves) == interrupted:
+                raise KeyboardInterrupt
+            save(path, values)
+
+        monkeypatch.setattr(np, "save", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            federation.sum(task)
+        monkeypatch.setattr(np, "save", save)
+    assert federation.sum(task).parties == 3
 
 
 def test_fits_are_counted_for_progress_displays(engine):

@@ -13,6 +13,8 @@ from cotune.errors import FederationError
 from cotune.federation.ledger import Round
 from cotune.federation.wire import encode
 
+#: Raised whenever what rounds and checkpoints hold is no longer read as it was.
+FORMAT = 2
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS rounds (
     number INTEGER PRIMARY KEY, request TEXT NOT NULL, round BLOB NOT NULL)""",
@@ -33,9 +35,19 @@ class Journal:
         with self._plain_errors():
             self._database = sqlite3.connect(path or ":memory:", check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=DELETE")
+            self._check_format()
             for table in _TABLES:
                 self._database.execute(table)
+            self._database.execute(f"PRAGMA user_version={FORMAT}")
             self._database.commit()
+
+    def _check_format(self) -> None:
+        found = self._database.execute("PRAGMA user_version").fetchone()[0]
+        tables = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if tables and found != FORMAT:
+            raise FederationError(
+                f"the journal {self._path} was made by another version of cotune: start a new run"
+            )
 
     def recorded(self, number: int, request: str) -> Round | None:
         """The round of that number, if it was finished before."""

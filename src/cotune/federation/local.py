@@ -92,8 +92,8 @@ class LocalEngine(Engine):
         try:
             if timeout is None:
                 self._turns.take()
-            else:
-                self._turns.go_on()
+            else:  # none may be late because of another
+                self._turns.go_on(len(messages))
             _, late = wait(futures.values(), timeout)
         except BaseException:  # Ctrl-C: nothing goes on in the background
             self._give_up(futures)
@@ -122,7 +122,8 @@ class LocalEngine(Engine):
 class _Turns:
     """Lets parties go one after the other, and the next already while one waits for its workers.
 
-    Threads that compute hand the interpreter to and fro, which is slower than taking turns.
+    Threads that compute hand the interpreter to and fro, which is slower than taking turns. With a
+    timeout, though, each party has a thread.
     """
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
@@ -134,9 +135,9 @@ class _Turns:
         self._left.append((future, perform))
         return future
 
-    def go_on(self) -> None:
-        """Begin with the next one on another thread, if one is left."""
-        if self._left:
+    def go_on(self, threads: int = 1) -> None:
+        """Begin with the next ones on other threads, if any are left."""
+        for _ in range(min(threads, len(self._left))):
             self._threads.submit(self.take)
 
     def take(self) -> None:
@@ -146,8 +147,13 @@ class _Turns:
                 future, perform = self._left.popleft()
             except IndexError:  # another thread was quicker
                 return
-            if future.set_running_or_notify_cancel():
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
                 future.set_result(perform())
+            except BaseException as error:
+                future.set_exception(error)
+                raise
 
 
 def _close(workers: Workers, threads: ThreadPoolExecutor, scratch: Path) -> None:

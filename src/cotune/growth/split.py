@@ -40,7 +40,7 @@ def leaf_value(sums: Sums, rules: Rules) -> float:
     curvature = sums[HESSIAN] * rules.curvature + rules.l2
     if curvature <= 0.0:
         return 0.0
-    step = _shrunk(sums[GRADIENT], rules.l1) / curvature
+    step = _shrunk(sums[GRADIENT], float(rules.l1)) / curvature
     return float(np.float32(-rules.learning_rate * step))
 
 
@@ -66,8 +66,8 @@ class Finder:
         gain, column, place, missing_left, left, right = _best(
             histogram, layout.starts, layout.sizes, layout.categorical,
             self._all if allowed is None else allowed, self._penalties,
-            rules.l2 / rules.curvature, rules.l1, self._least,
-            rules.min_rows if rules.counted else 0, rules.curvature, rules.smoothing,
+            rules.l2 / rules.curvature, float(rules.l1), self._least,
+            rules.min_rows if rules.counted else 0, rules.curvature, float(rules.smoothing),
         )  # fmt: skip
         gain /= rules.curvature
         if not gain > rules.min_gain:
@@ -82,7 +82,7 @@ class Finder:
 
     def _right_categories(self, histogram: np.ndarray, place: int, missing_left: bool) -> bytes:
         """All categories after a place in the order. Those without rows go with missing values."""
-        order = _by_mean(histogram, self._rules.curvature, self._rules.smoothing)
+        order = _by_mean(histogram, self._rules.curvature, float(self._rules.smoothing))
         right = np.zeros(len(order), dtype=bool)
         right[order[place + 1 :]] = True
         right = np.where((histogram != 0).any(axis=0), right, not missing_left)

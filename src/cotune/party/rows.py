@@ -23,18 +23,25 @@ class Rows:
         self._frame = frame
         self._schema = problem.schema
         self._scaling = problem.scaling
-        if not folder.exists():
+        if not (folder / "y.npy").exists():
             y = encode_target(frame, problem.schema)  # may refuse: then there is no folder
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / "problem.msgpack").write_bytes(msgspec.msgpack.encode(problem))
-            np.save(folder / "y.npy", y)
+            _save(folder / "y.npy", y)
 
     def prepare(self, features: Features) -> None:
         """Write the form of the rows that a learner wants, unless it is there already."""
         path = self.folder / f"{features}.npy"
         if path.exists():
             return
-        np.save(path, encode(self._frame, self._schema, features, self._scaling))
+        _save(path, encode(self._frame, self._schema, features, self._scaling))
+
+
+def _save(path: Path, values: np.ndarray) -> None:
+    """Whole or not at all: Ctrl-C may come at any moment."""
+    begun = path.with_suffix(".begun.npy")
+    np.save(begun, values)
+    begun.replace(path)
 
 
 class Opened:

@@ -24,8 +24,7 @@ class Term(msgspec.Struct, frozen=True):
 
     The bounds and the resolution make exact fixed-point arithmetic possible, which the private
     ways of adding need; the plain way rounds and checks just the same, so all give one result.
-    Values that are `exact` are multiples of the resolution within the bounds by the way they come
-    about; a party neither rounds nor checks them once more. The coordinator does check.
+    Values that are `exact` are multiples of the resolution already, and not rounded once more.
     """
 
     length: int
@@ -36,7 +35,7 @@ class Term(msgspec.Struct, frozen=True):
     exact: bool = False
 
     def rounded(self, values: np.ndarray, name: str) -> np.ndarray:
-        if values.shape != (self.length,) or not (self.exact or self.holds(values, 1.0)):
+        if values.shape != (self.length,) or not self.holds(values, 1.0):
             raise CotuneError(f"the party's own term {name} is out of its bounds")
         if self.exact:
             return values

@@ -16,6 +16,7 @@ from cotune.data.schema import Schema
 from cotune.federation.federation import Federation
 from cotune.growth.grow import Finished, grow_rounds
 from cotune.growth.rules import Rules, rules_of
+from cotune.growth.warm_up import warm_up
 from cotune.party.task import Configuration
 from cotune.party.train.grow import Start, Tree, channels
 from cotune.problem import Problem, seed_of
@@ -47,6 +48,7 @@ def histogram(
     params = settled(problem, configuration)
     rules = rules_of(name, params, schema)
     seed = seed_of(problem.seed, "histogram", name)
+    warm_up()
     progress = _restored(federation.restored()) or _begun(federation, problem, rules)
     asker = Asker(federation, progress.told, 1, channels(schema, rules.counted))
     start = progress.told.start

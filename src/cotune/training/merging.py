@@ -9,6 +9,7 @@ import msgspec
 
 from cotune.federation.federation import Federation
 from cotune.growth.rules import rules_of
+from cotune.growth.warm_up import warm_up
 from cotune.party.task import Configuration
 from cotune.party.train.grow import Start, Tree
 from cotune.party.train.merging import Boost, Boosted
@@ -40,6 +41,7 @@ def merging(
     name = configuration.learner
     params = settled(problem, configuration)
     rules = rules_of(name, params, problem.schema)
+    warm_up()
     saved = federation.restored()
     if saved is not None:
         progress = msgspec.msgpack.decode(saved, type=Progress)

@@ -15,6 +15,7 @@ from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
 from cotune.growth.grow import Answered
 from cotune.growth.layout import Layout
+from cotune.growth.warm_up import warm_up
 from cotune.party.task import Configuration
 from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Split, Start
@@ -55,6 +56,7 @@ def tree(
             raise UsageError(choices(parameter, f"{name} parameter in federated training", KNOWN))
     if problem.task == "regression" and params.get("criterion", "squared_error") != "squared_error":
         raise UsageError(f"{name} of numbers is trained by squared_error only: fix its criterion")
+    warm_up()
     saved = federation.restored()
     if saved is None:
         bins = shared_bins(federation, problem, codes_are_numbers=True)

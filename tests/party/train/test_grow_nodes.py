@@ -21,7 +21,7 @@ VALUES = np.random.default_rng(1).integers(-8, 9, (2, 2, ROWS)).astype(np.float3
 
 @pytest.fixture
 def nodes() -> Nodes:
-    return Nodes(CODES, BINS, np.arange(ROWS, dtype=np.uint32), 2)
+    return Nodes(CODES.T, BINS, np.arange(ROWS, dtype=np.uint32), 2)
 
 
 @st.composite
@@ -58,7 +58,7 @@ def by_hand(made: list[Split], roots: int = 2) -> list[set[int]]:
 @settings(deadline=None)  # the first call compiles
 @given(splits())
 def test_splits_part_the_rows_of_their_nodes_and_leave_the_nodes_theirs(made):
-    nodes = Nodes(CODES, BINS, np.arange(ROWS, dtype=np.uint32), 2)
+    nodes = Nodes(CODES.T, BINS, np.arange(ROWS, dtype=np.uint32), 2)
     nodes.divide(made)
     for number, expected in enumerate(by_hand(made)):
         rows = nodes.rows(number)
@@ -69,7 +69,7 @@ def test_splits_part_the_rows_of_their_nodes_and_leave_the_nodes_theirs(made):
 @settings(deadline=None)  # the first call compiles
 @given(splits())
 def test_sums_are_those_over_the_rows_of_a_node_and_its_tree(made):
-    nodes = Nodes(CODES, BINS, np.arange(ROWS, dtype=np.uint32), 2)
+    nodes = Nodes(CODES.T, BINS, np.arange(ROWS, dtype=np.uint32), 2)
     nodes.divide(made)
     rows = by_hand(made)
     sums = nodes.sums(range(len(rows)), Columns([1, 0], BINS), VALUES[0], VALUES[1])

@@ -180,6 +180,8 @@ def test_bins_that_must_be_empty_need_not_be_told(party, problem):
         {"columns": (0, 3)},
         {"splits": (Split(7, 0, 1, True),)},
         {"leaves": ((4, 1.0),)},
+        {"start": Start("boost", BINS, base=(0.5, 0.5)), "wanted": (1,)},
+        {"start": Start("class", BINS, base=(0.0, 0.0)), "wanted": (1,)},
     ],
 )
 def test_a_task_that_names_what_is_not_there_is_malformed(party, problem, wrong):

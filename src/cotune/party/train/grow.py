@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from cotune.errors import Malformed
-from cotune.party.train.bins import Bins
+from cotune.party.train.bins import MOST_BINS, Bins
 
 if TYPE_CHECKING:
     from cotune.data.schema import Schema, TaskKind
@@ -24,6 +24,8 @@ STEPS: dict[TaskKind, tuple[float, float]] = {
 MOST_ROWS = 2.0**31
 #: Of one tree, at most.
 MOST_SPLITS = 2**16
+#: Of all trees of a round, at most.
+MOST_NODES = 2**31
 #: A leaf's value, a gain, a cover: at most. No honest tree comes near; sums of them stay finite.
 LARGEST = 2.0**60
 #: The step of the squares of a regression's target.
@@ -36,9 +38,9 @@ class Split(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     Nodes are numbered: the roots first, then the two that each split makes, left before right.
     """
 
-    node: int
-    column: int
-    bin: int
+    node: Annotated[int, msgspec.Meta(ge=0, le=MOST_NODES)]
+    column: Annotated[int, msgspec.Meta(ge=0, le=MOST_NODES)]
+    bin: Annotated[int, msgspec.Meta(ge=-1, le=MOST_BINS)]
     missing_left: bool
     right: bytes = b""
 

@@ -25,8 +25,8 @@ class Columns:
 
     def __init__(self, chosen: Sequence[int], bins: Bins) -> None:
         _check(chosen, len(bins.sizes), NO_COLUMN)
-        self.numbers = np.array(chosen)
-        self.slots = np.array([bins.sizes[column] + 1 for column in chosen])
+        self.numbers = np.array(chosen, np.int64)
+        self.slots = np.array([bins.sizes[column] + 1 for column in chosen], np.int64)
 
 
 class Nodes:
@@ -39,7 +39,7 @@ class Nodes:
     Parameters
     ----------
     codes, bins
-        The bin of every row in every column, one column after the other in memory.
+        The bin of every column and row.
     rows
         That are in the roots.
     roots
@@ -49,6 +49,7 @@ class Nodes:
     def __init__(self, codes: np.ndarray, bins: Bins, rows: np.ndarray, roots: int) -> None:
         self._codes = codes
         self._bins = bins
+        self._roots = roots
         self._rows = np.tile(rows, roots)
         begins = len(rows) * np.arange(roots)
         self._places = np.stack([begins, begins + len(rows), np.arange(roots)], axis=1)
@@ -91,8 +92,10 @@ class Nodes:
         given for every tree and row.
         """
         _check(wanted, len(self._places), NO_NODE)
+        if not gradients.shape == hessians.shape == (self._roots, self._codes.shape[1]):
+            raise ValueError("there must be a gradient and a curvature of every tree and row")
         return _add_up(
-            self._codes, self._rows, self._places, np.array(wanted), gradients, hessians,
+            self._codes, self._rows, self._places, np.array(wanted, np.int64), gradients, hessians,
             columns.numbers, columns.slots, len(CHANNELS) if counted else len(CHANNELS) - 1,
         )  # fmt: skip
 
@@ -100,7 +103,9 @@ class Nodes:
         """Add the values of nodes to what is predicted for their rows, by tree and row."""
         nodes, values = [node for node, _ in leaves], [value for _, value in leaves]
         _check(nodes, len(self._places), NO_NODE)
-        _add_leaves(self._rows, self._places, np.array(nodes), np.array(values), raw)
+        _add_leaves(
+            self._rows, self._places, np.array(nodes, np.int64), np.array(values, float), raw
+        )
 
     def _packed(self, splits: Sequence[Split]) -> tuple[np.ndarray, np.ndarray]:
         """The splits as numbers: see `_divide`."""
@@ -147,7 +152,7 @@ def _divide(
     for i in range(len(splits)):
         node, column, last, missing, missing_left, which = splits[i]
         begin, end, root = places[node]
-        own = codes[:, column]
+        own = codes[column]
         middle, rights = begin, 0
         for at in range(begin, end):
             row = rows[at]
@@ -190,7 +195,7 @@ def _add_up(
             values[at, 1] = hessians[root, own_rows[at]]
         start = 0
         for position in range(len(columns)):
-            column, own = codes[:, columns[position]], sums[i, start:]
+            column, own = codes[columns[position]], sums[i, start:]
             start += slots[position]
             for at in range(end - begin):
                 slot = np.uint64(column[own_rows[at]])

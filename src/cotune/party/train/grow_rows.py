@@ -12,7 +12,14 @@ import numpy as np
 from cotune.compiled import compiled
 from cotune.errors import Malformed
 from cotune.party.party import Refuse
-from cotune.party.train.grow import SQUARES_STEP, STEPS, Split, Start, Tree
+from cotune.party.train.grow import (
+    SQUARES_STEP,
+    STEPS,
+    Split,
+    Start,
+    Tree,
+    trees_per_round,
+)
 from cotune.party.train.grow_nodes import CHANNELS, Columns, Nodes
 from cotune.problem import seed_of
 
@@ -65,13 +72,16 @@ class Growing:
     def __init__(self, party: Party, start: Start) -> None:
         X, y = party.arrays("codes")
         schema = party.problem.schema
+        if len(start.base) != (trees_per_round(schema) if start.target == "boost" else 1):
+            raise Malformed("there is not one beginning for each tree of a round")
+        y = y.astype(float)
         if schema.task == "regression":
             y = (y - schema.target_mean) / schema.target_scale
         self._start = start
         self._schema = schema
         self._y = y
         self._seed = seed_of(party.problem.seed, "rows", party.name)
-        self._codes = start.bins.of(X)
+        self._codes = start.bins.of(X).T
         self._raw = np.repeat(np.array(start.base)[:, None], len(y), axis=1)
         self._everyone = np.arange(len(y), dtype=np.uint32)
         self._used: tuple[tuple[int, ...], Columns] = (), Columns((), start.bins)
@@ -130,7 +140,7 @@ class Growing:
             if 8 * len(mask) < cells:
                 raise Malformed("the mask is too short for the nodes and columns")
             asked = np.unpackbits(np.frombuffer(mask, np.uint8), count=cells)
-        told = [_told(some.reshape(-1, some.shape[-1]), asked) for some in sums]
+        told = [told_by_channel(some.reshape(-1, some.shape[-1]), asked) for some in sums]
         return [
             told[0][channel]
             if len(told) == 1 or name == "counts"
@@ -162,7 +172,7 @@ class Growing:
         self._splits: list[Split] = []
         step, most = STEPS[self._schema.task]
         self._summed = [
-            (_rounded(gradients, step, most), _rounded(hessians, step, most))
+            (within_steps(gradients, step, most), within_steps(hessians, step, most))
             for gradients, hessians in self._pairs()
         ]
 
@@ -177,7 +187,7 @@ class Growing:
         elif self._schema.task == "regression":
             yield raw - y, np.ones_like(raw)
         elif len(raw) == 1:
-            yield _logistic(raw, y)
+            yield two_classes(raw, y)
         else:
             grown = np.exp(raw - raw.max(axis=0))
             likely = grown / grown.sum(axis=0)
@@ -185,7 +195,7 @@ class Growing:
 
 
 @compiled
-def _told(sums: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def told_by_channel(sums: np.ndarray, asked: np.ndarray) -> np.ndarray:
     """The sums that are asked for, channel by channel."""
     cells, channels = sums.shape
     told = np.empty((channels, cells))
@@ -198,7 +208,7 @@ def _told(sums: np.ndarray, asked: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def _logistic(raw: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def two_classes(raw: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gradient and curvature of the loss of two classes."""
     gradients, hessians = np.empty_like(raw), np.empty_like(raw)
     for row in range(raw.shape[1]):
@@ -209,7 +219,7 @@ def _logistic(raw: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @compiled
-def _rounded(values: np.ndarray, step: float, most: float) -> np.ndarray:
+def within_steps(values: np.ndarray, step: float, most: float) -> np.ndarray:
     rounded = np.empty(values.shape, np.float32)
     for tree in range(len(values)):
         for row in range(values.shape[1]):
