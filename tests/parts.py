@@ -13,7 +13,9 @@ from sklearn.datasets import load_diabetes, load_iris, load_wine
 from sklearn.tree import DecisionTreeClassifier
 
 from cotune.agree import agree
+from cotune.data.arrays import cells
 from cotune.data.schema import Schema
+from cotune.data.text import CODES
 from cotune.federation.engine import Engine
 from cotune.federation.federation import Federation
 from cotune.federation.local import LocalEngine
@@ -59,6 +61,20 @@ def people(rows: int = 60, seed: int = 0, cities: str = "abc", labels: str = "xy
             "target": random.choice(list(labels), rows),
         }
     )
+
+
+def pictures(rows: int = 30, side: int = 4, dtype: object = np.uint8) -> pd.DataFrame:
+    """Images of noise, and whether they are bright."""
+    images = np.random.default_rng(0).integers(0, 200, (rows, side, side))
+    images[::2] += 50
+    bright = np.where(np.arange(rows) % 2, "no", "yes")
+    return pd.DataFrame({"image": cells(images.astype(dtype)), "target": bright})
+
+
+def letters(rows: int = 30) -> pd.DataFrame:
+    """Sequences of ten characters, and the next one."""
+    codes = np.random.default_rng(0).integers(0, CODES, (rows, 10)).astype(np.int8)
+    return pd.DataFrame({"text": cells(codes), "target": np.where(codes[:, 0] % 2, "a", "?b")})
 
 
 def parts(frame: pd.DataFrame, count: int = 3) -> dict[str, pd.DataFrame]:

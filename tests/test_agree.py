@@ -7,9 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotune.agree import agree
+from cotune.data.arrays import stacked
 from cotune.errors import DataError
 from cotune.federation.wire import Refusal
-from tests.parts import diabetes, federation_of, iris, parts, people, schema_of, unreliable
+from tests.parts import (
+    diabetes,
+    federation_of,
+    iris,
+    letters,
+    parts,
+    people,
+    pictures,
+    schema_of,
+    unreliable,
+)
 
 
 def column_of(schema, name):
@@ -202,3 +213,29 @@ def test_text_that_identifies_rows_is_refused_with_the_party_and_the_fix():
     assert sentence.startswith("a: column 'name' has 60 different texts in 60 rows")
     assert "--drop name" in sentence
     assert "patient" not in sentence
+
+
+def test_arrays_have_one_mean_and_one_deviation_over_all_parties():
+    frame = pictures()
+    (column,) = schema_of(*parts(frame, 3).values()).columns
+    images = stacked(frame["image"])
+    assert (column.name, column.kind, column.shape, column.codes) == ("image", "array", (4, 4), 0)
+    assert column.mean == pytest.approx(images.mean())
+    assert column.scale == pytest.approx(images.std())
+
+
+def test_the_codes_of_characters_have_no_mean():
+    (column,) = schema_of(*parts(letters(), 3).values()).columns
+    assert (column.shape, column.codes, column.mean, column.scale) == ((10,), 97, 0.0, 1.0)
+
+
+def test_arrays_of_another_shape_name_the_party_and_the_column():
+    said = refused(a=pictures(), b=pictures(side=5), c=pictures())
+    assert said.startswith("b: column 'image' holds arrays of 5 x 5 numbers where the others have")
+
+
+def test_arrays_and_numbers_do_not_agree():
+    numbers = pictures().assign(image=range(30))
+    assert "holds numbers where the others have arrays" in refused(
+        a=pictures(), b=numbers, c=pictures()
+    )

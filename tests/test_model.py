@@ -19,7 +19,7 @@ from cotune.errors import DataError, Malformed, UsageError
 from cotune.model import Model
 from cotune.party.task import Configuration
 from cotune.stored import dumped
-from tests.parts import diabetes, iris, people, problem_of, schema_of
+from tests.parts import diabetes, iris, letters, people, pictures, problem_of, schema_of
 
 ABOUT = {"method": "dash", "parties": 3, "rounds": 7, "bytes": 12345}
 PEOPLE = people(80, cities="abcd", labels="xyz")
@@ -333,3 +333,33 @@ def test_a_booster_takes_numbers_beyond_single_precision():
     model = model_of(PEOPLE, None)
     far = PEOPLE.head(2).assign(age=[1e300, -1e300])
     assert len(model.predict(far)) == 2
+
+
+class Flat(LogisticRegression):
+    """Takes tensors, row by row."""
+
+    def fit(self, X, y):
+        return super().fit(X.reshape(len(X), -1), y)
+
+    def decision_function(self, X):
+        return super().decision_function(X.reshape(len(X), -1))
+
+    def predict_proba(self, X):
+        return super().predict_proba(X.reshape(len(X), -1))
+
+
+@pytest.mark.parametrize(
+    ("make", "line"), [(pictures, "image of 4 x 4 numbers"), (letters, "text of 10 characters")]
+)
+def test_a_model_of_arrays_predicts_and_says_what_it_takes(make, line):
+    model = model_of(make(), Flat(max_iter=200), "tensor")
+    assert (model.predict(make()) == make()["target"]).mean() > 0.6
+    assert model.table(make().iloc[3:5]).index.tolist() == [3, 4]
+    assert len(model.predict(make().iloc[:0])) == 0
+    assert line in model.describe()
+
+
+def test_arrays_of_another_shape_are_refused():
+    model = model_of(pictures(), Flat(max_iter=200), "tensor")
+    with pytest.raises(DataError, match="must hold arrays of 4 x 4 numbers, not of 5 x 5 numbers"):
+        model.predict(pictures(side=5))

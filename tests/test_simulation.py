@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import cotune
+from cotune.agree import agree
 from cotune.errors import CotuneError, DataError, UsageError
 from cotune.simulation import again
 from tests.parts import iris, parts, people, threads
@@ -117,3 +118,63 @@ def test_changed_files_are_refused(files, tmp_path):
 def test_a_simulation_of_data_frames_cannot_be_made_again(tmp_path):
     with simulate(people()) as federation, pytest.raises(UsageError, match=r"cotune\.resume\(run"):
         again(federation.origin, tmp_path)
+
+
+@pytest.fixture
+def archive(tmp_path):
+    path = tmp_path / "images.npz"
+    images = np.random.default_rng(0).integers(0, 256, (60, 4, 4), np.uint8)
+    np.savez(path, X=images, y=np.arange(60) % 3, party=np.repeat(["a", "b"], 30))
+    return path
+
+
+@pytest.mark.parametrize("split", ["iid", "dirichlet:5", "quantity:5"])
+def test_arrays_are_split_without_copies_and_the_label_is_the_target(archive, split):
+    with simulate(archive, split=split) as federation:
+        tables = federation.engine._tables.values()
+        assert sum(map(len, tables)) == 60
+        assert len({id(image.base) for table in tables for image in table["image"]}) == 1
+        assert agree(federation, folds=2, task=None, holdout=0.2).classes == ("0", "1", "2")
+
+
+def test_an_archive_says_whose_its_rows_are(archive):
+    with simulate(archive, split="by:party") as federation:
+        assert rows_of(federation) == {"a": 30, "b": 30}
+        assert agree(federation, folds=2, task=None).array.shape == (4, 4)
+
+
+def test_a_simulation_of_arrays_can_be_made_again_unless_one_has_changed(archive, tmp_path):
+    with simulate([archive, archive]) as federation:
+        origin = federation.origin
+    again(origin, tmp_path / "state").close()
+    stored = dict(np.load(archive))
+    stored["X"][7, 3, 3] ^= 1
+    np.savez(archive, **stored)
+    with pytest.raises(DataError, match="the data has changed"):
+        again(origin, tmp_path / "state")
+
+
+def test_a_text_is_found_again_from_another_folder(tmp_path, monkeypatch):
+    (tmp_path / "play.txt").write_text(
+        2 * "A:\nTo be, or not to be?\n\nB C:\nThat is it, I say.\n\n"
+    )
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        with simulate("text:play.txt", split="by:speaker") as first:
+            assert rows_of(first) == {"a": 2, "b-c": 2}
+    with again(first.origin, tmp_path / "state") as second:
+        assert second.origin == first.origin
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"target": "image"}, "target 'image' holds arrays"),
+        ({"split": "noise:1"}, "is for columns of numbers, not of arrays"),
+        ({"split": "by:image"}, "column 'image' holds arrays"),
+        ({"split": "by:hospital"}, "no column 'hospital'"),
+    ],
+)
+def test_what_cannot_be_done_with_arrays_is_said(archive, options, sentence):
+    with pytest.raises(CotuneError, match=sentence):
+        simulate(archive, **options)

@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 import msgspec
 import numpy as np
 
+from cotune.data.arrays import shown
 from cotune.data.schema import MOST_CLASSES, Column, Kind, Schema, TaskKind
 from cotune.errors import DataError
 from cotune.federation.federation import Federation, Sums
@@ -110,7 +111,7 @@ def _names(description: Description) -> tuple[str, ...]:
 
 
 def _columns(seen: Mapping[str, Description], name: str) -> dict[str, SeenColumn]:
-    """How every party sees the column, once they agree on its kind."""
+    """How every party sees the column, once they agree on its kind and the shape of arrays."""
     columns = {
         party: next(column for column in description.columns if column.name == name)
         for party, description in seen.items()
@@ -124,16 +125,29 @@ def _columns(seen: Mapping[str, Description], name: str) -> dict[str, SeenColumn
                 f"{party}: column {name!r} holds {holds} where the others have {others}; "
                 "make it the same everywhere, or drop it"
             )
+    _check_arrays(columns, name)
     return columns
 
 
+def _check_arrays(columns: Mapping[str, SeenColumn], name: str) -> None:
+    usual = _majority((column.shape, column.codes) for column in columns.values())
+    for party, column in columns.items():
+        if (column.shape, column.codes) != usual:
+            raise DataError(
+                f"{party}: column {name!r} holds arrays of {shown(column.shape, column.codes)} "
+                f"where the others have {shown(*usual)}; make it the same everywhere"
+            )
+
+
 T = TypeVar("T")
-_HOLDS: dict[Kind | None, str] = {"numeric": "numbers", "categorical": "text"}
+_HOLDS: dict[Kind | None, str] = {"numeric": "numbers", "categorical": "text", "array": "arrays"}
 
 
 def _draft(name: str, columns: Mapping[str, SeenColumn]) -> Column:
     kind: Kind = next((column.kind for column in columns.values() if column.kind), "numeric")
-    return Column(name, kind, _union(column.categories for column in columns.values()))
+    categories = _union(column.categories for column in columns.values())
+    first = next(iter(columns.values()))
+    return Column(name, kind, categories, shape=first.shape, codes=first.codes)
 
 
 def _classes(seen: Iterable[Description], task: TaskKind | None) -> tuple[str, ...]:
@@ -159,7 +173,7 @@ def _measured(draft: Schema, places: tuple[Place, ...], target_place: Place, sum
     counts = iter(sums.sum("categories"))
     columns = []
     for column, place in zip(draft.columns, places, strict=True):
-        if column.kind == "numeric":
+        if column.has_amounts:
             mean, scale = _mean_and_scale(next(moments), place)
             half = math.ldexp(1.0, place.exponent) if place.exponent < 1024 else FARTHEST
             low, high = max(-FARTHEST, place.centre - half), min(FARTHEST, place.centre + half)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from cotune.data.arrays import shown
 from cotune.data.encode import Features, columns_of, encode
 from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
@@ -177,7 +178,8 @@ class Model:
         """What the model's files contain, and how it was trained, in a few lines."""
         packed = self._packed()
         numbers = [column.name for column in self.schema.columns if column.kind == "numeric"]
-        categories = [column.name for column in self.schema.columns if column.kind != "numeric"]
+        categories = [column.name for column in self.schema.columns if column.kind == "categorical"]
+        array = self.schema.array
         lines = {
             "learner": f"{self.learner} ({type(self.estimator).__name__})",
             "parameters": _pairs(self.params),
@@ -185,6 +187,7 @@ class Model:
             "classes": _listed(self.schema.classes),
             "numbers": _listed(numbers),
             "categories": _listed(categories),
+            "arrays": f"{array.name} of {shown(array.shape, array.codes)}" if array else "",
             "trained": _pairs({k: v for k, v in self.about.items() if k != "versions"}),
             "versions": _pairs(packed.manifest.about["versions"]),
             "file": f"{packed.manifest.payload}, {len(packed.payload)} bytes",

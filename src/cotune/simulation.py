@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from cotune.data.load import check_target, fingerprint, load, name_of
+from cotune.data.load import check_target, fingerprint, load, name_of, usual_target
 from cotune.data.split import split as split_rows
 from cotune.errors import DataError, UsageError
 from cotune.federation.federation import Federation
@@ -38,11 +38,13 @@ def simulate(
     Parameters
     ----------
     data
-        A data frame, a file (CSV, TSV, Parquet, ARFF), `sklearn:digits`, `openml:40`; it is
-        split over the parties. Or several of these, one per party: a list (parties are named
-        after the files) or a mapping from party names.
+        A data frame, a file (CSV, TSV, Parquet, ARFF), `sklearn:digits`, `openml:40`, images in
+        an `.npz` file, `text:FILE` (see `cotune.data.load.load`); it is split over the parties.
+        Or several of these, one per party: a list (parties are named after the files) or a
+        mapping from party names.
     target
-        The column to predict.
+        The column to predict; `label` of an `.npz` file and `next` of a text unless another is
+        named.
     parties
         How many; 3 by default, or as many as there are files or values (`by:COLUMN`).
     split
@@ -64,6 +66,8 @@ def simulate(
     """
     if not isinstance(seed, int) or seed < 0:
         raise UsageError(f"the seed is {seed!r}: give a whole number from 0 on")
+    if target == "target":
+        target = _usual_target(data)
     tables = _tables(data, target, parties, split, seed)
     engine = LocalEngine(
         tables,
@@ -117,16 +121,22 @@ def _tables(
 ) -> dict[str, pd.DataFrame]:
     sources = _one_per_party(data)
     if sources is None:
-        frame = load(_only(data))
+        by = (split or "").removeprefix("by:") if (split or "").startswith("by:") else None
+        frame = load(_only(data), by)
         check_target(frame, target)
-        by_column = (split or "").startswith("by:")
-        count = 3 if parties is None and not by_column else parties
+        count = 3 if parties is None and by is None else parties
         return split_rows(frame, target, count, split or "iid", seed)
     if split is not None:
         raise UsageError(f"there is nothing to split {split!r}: each file is one party's")
     if parties not in (None, len(sources)):
         raise UsageError(f"{len(sources)} files are {len(sources)} parties, not {parties}")
     return {name: load(source) for name, source in sources.items()}
+
+
+def _usual_target(data: Source | Sequence[Source] | Mapping[str, Source]) -> str:
+    sources = _one_per_party(data)
+    first = _only(data) if sources is None else next(iter(sources.values()), "")
+    return usual_target(first)
 
 
 def _one_per_party(
@@ -157,8 +167,9 @@ def _written(data: Source | Sequence[Source] | Mapping[str, Source]) -> Any:
         written = {name: _written(source) for name, source in data.items()}
         return None if None in written.values() else written
     if isinstance(data, str | Path):
-        path = Path(data)
-        return str(path.resolve()) if path.exists() else str(data)
+        scheme = "text:" if str(data).startswith("text:") else ""
+        path = Path(str(data).removeprefix(scheme))
+        return f"{scheme}{path.resolve()}" if path.exists() else str(data)
     if isinstance(data, Sequence):
         listed = [_written(source) for source in data]
         return None if None in listed else listed

@@ -4,10 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cotune.data.arrays import stacked
 from cotune.data.encode import (
     MOST_CODES,
     MOST_ONE_HOT,
     as_text,
+    columns_of,
     dense_form,
     encode,
     encode_columns,
@@ -16,7 +18,7 @@ from cotune.data.encode import (
 )
 from cotune.data.schema import Column, Schema
 from cotune.errors import DataError
-from tests.parts import people, schema_of
+from tests.parts import letters, people, pictures, schema_of
 
 
 def test_rows_are_encoded_in_the_order_of_the_schema():
@@ -90,3 +92,62 @@ def test_one_value_has_one_spelling_whatever_its_type():
     assert spelled == [["3", "4"]] * 3
     assert as_text(pd.Series([np.float32(3.0)])).tolist() == ["3"]
     assert as_text(pd.Series([1.0, None])).isna().tolist() == [False, True]
+
+
+def test_arrays_of_amounts_are_stacked_and_standardised():
+    frame = pictures()
+    schema = schema_of(frame)
+    images = stacked(frame["image"])
+    encoded = encode(frame, schema, "tensor")
+    assert encoded.dtype == np.float32
+    np.testing.assert_allclose(encoded, (images - images.mean()) / images.std(), atol=1e-5)
+    np.testing.assert_array_equal(encode(frame, schema, "tensor", "none"), images)
+    assert encode(frame, schema, "tensor", "none").dtype == np.float32
+
+
+def test_encoding_leaves_the_arrays_of_the_table_alone():
+    frame = pictures(dtype=np.float32)
+    before = stacked(frame["image"])
+    encode(frame, schema_of(frame), "tensor")
+    np.testing.assert_array_equal(stacked(frame["image"]), before)
+
+
+def test_codes_of_characters_stay_as_they_are():
+    frame = letters()
+    encoded = encode(frame, schema_of(frame), "tensor")
+    assert encoded.dtype == np.uint8
+    np.testing.assert_array_equal(encoded, stacked(frame["text"]))
+
+
+@pytest.mark.parametrize("make", [pictures, letters])
+def test_no_rows_have_the_shape_and_type_of_some(make):
+    frame = make()
+    schema = schema_of(frame)
+    some, none = (encode(rows, schema, "tensor") for rows in (frame, frame.iloc[:0]))
+    assert none.shape == (0, *some.shape[1:])
+    assert none.dtype == some.dtype
+    assert encode(columns_of(frame.iloc[:0], schema), schema, "tensor").shape == none.shape
+
+
+def test_a_table_is_a_tensor_in_its_dense_form():
+    frame = people()
+    schema = schema_of(frame)
+    tensor = encode(frame, schema, "tensor")
+    assert tensor.dtype == np.float32
+    np.testing.assert_allclose(tensor, encode(frame, schema, "dense"), rtol=1e-6)
+
+
+def test_a_users_arrays_may_have_other_types_but_no_other_shape():
+    schema = schema_of(pictures())
+    given = columns_of(pictures(dtype=float), schema)
+    np.testing.assert_array_equal(stacked(given["image"]), stacked(pictures()["image"]))
+    for wrong, said in ((pictures(side=5), "not of 5 x 5 numbers"), (people(), "not str")):
+        wrong = wrong.rename(columns={"city": "image"})
+        with pytest.raises(DataError, match=f"must hold arrays of 4 x 4 numbers, {said}"):
+            columns_of(wrong.dropna(), schema)
+    with pytest.raises(DataError, match="not of 4 x 4 characters"):
+        columns_of(pictures(dtype=np.int8).map(_clipped), schema)
+
+
+def _clipped(cell):
+    return np.clip(cell, 0, 9) if isinstance(cell, np.ndarray) else cell

@@ -392,6 +392,7 @@ def test_a_target_with_one_class_is_refused() -> None:
         ("openml:1471", "openml_1471"),
         ("data/EEG Eye State.csv.gz", "eeg_eye_state"),
         (Path("wine.parquet"), "wine"),
+        ("text:plays/Hamlet.txt", "hamlet"),
         ("資料.csv", "data"),
         (pd.DataFrame(), "frame"),
     ],

@@ -310,3 +310,10 @@ def test_the_help_text_has_every_spelling() -> None:
 def test_a_loaded_collection_can_be_split() -> None:
     parts = split(load("sklearn:digits"), "target", 10, "dirichlet:0.5")
     assert sum(sizes(parts)) == 1797
+
+
+def test_rows_of_a_party_keep_their_order() -> None:
+    frame = pd.DataFrame({"x": range(40), "y": ["a", "b"] * 20})
+    for spec in ("iid", "dirichlet:5", "quantity:5"):
+        for part in split(frame, "y", 4, spec).values():
+            assert part["x"].is_monotonic_increasing

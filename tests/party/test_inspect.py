@@ -10,7 +10,7 @@ from cotune.data.schema import Column, Schema
 from cotune.errors import DataError
 from cotune.party.inspect import describe, measure, place
 from cotune.party.tasks import Inspect, Measure, Place
-from tests.parts import people
+from tests.parts import letters, people, pictures
 
 TWO_FOLDS = Inspect(2)
 
@@ -135,3 +135,33 @@ def test_the_largest_and_the_smallest_numbers_can_be_measured(value, scaled):
     count, total, squares = measure(frame, Measure(draft, (seen.place,), Place())).numeric
     assert (count, total) == (2.0, 0.0)
     assert squares == pytest.approx(2 * scaled**2)
+
+
+def test_a_description_of_arrays_tells_their_shape_and_where_their_numbers_lie():
+    (seen,) = describe(pictures(), "target", TWO_FOLDS).columns
+    assert (seen.kind, seen.shape, seen.codes, seen.place) == ("array", (4, 4), 0, Place(0.0, 8))
+    (seen,) = describe(letters(), "target", TWO_FOLDS).columns
+    assert (seen.kind, seen.shape, seen.codes, seen.place) == ("array", (10,), 97, Place())
+
+
+def test_arrays_are_learnt_from_alone():
+    frame = pictures().assign(age=1.0)
+    with pytest.raises(DataError, match=r"'age' is beside the arrays of 'image'.*--drop age"):
+        describe(frame, "target", TWO_FOLDS)
+    assert len(describe(frame, "target", Inspect(2, drop=("age",))).columns) == 1
+
+
+def test_arrays_are_nothing_to_predict():
+    with pytest.raises(DataError, match="the target 'image' holds arrays"):
+        describe(pictures(), "image", TWO_FOLDS)
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_a_row_of_arrays_counts_once(chunk, monkeypatch):
+    monkeypatch.setattr("cotune.data.arrays.CHUNK", chunk)
+    draft = Schema(
+        "target", "classification", (Column("image", "array", shape=(4, 4)),), classes=("no", "yes")
+    )
+    measured = measure(pictures(), Measure(draft, (Place(0.0, 8),), Place()))
+    images = np.stack(pictures()["image"]) / 256
+    assert measured.numeric == pytest.approx([30, 30 * images.mean(), 30 * (images**2).mean()])

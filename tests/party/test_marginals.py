@@ -12,7 +12,18 @@ from cotune.errors import Malformed
 from cotune.federation.wire import decode_body, encode
 from cotune.party.marginals import ROWS_PER_QUANTILE, marginals, quantiles_of, wasserstein
 from cotune.party.tasks import Distributions, Marginals
-from tests.parts import ask, diabetes, federation_of, iris, parts, party_of, people, problem_of
+from tests.parts import (
+    ask,
+    diabetes,
+    federation_of,
+    iris,
+    parts,
+    party_of,
+    people,
+    pictures,
+    problem_of,
+    schema_of,
+)
 
 COLUMNS = (
     Column("age", "numeric", mean=10.0, scale=2.0),
@@ -107,6 +118,11 @@ def test_identical_parties_are_at_no_distance_and_others_are():
         found = federation.gather(Marginals())
     assert wasserstein(found["one"], found["twin"]) == 0
     assert wasserstein(found["one"], found["other"]) > 0.5
+
+
+def test_of_arrays_nothing_is_told_but_their_classes():
+    schema = schema_of(pictures())
+    assert marginals(pictures(), schema) == told(shares=[(1.0,), (0.5, 0.5)])
 
 
 def test_a_random_split_lies_closer_than_one_by_class():

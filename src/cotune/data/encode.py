@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
+from cotune.data.arrays import is_array, seen_arrays, shown, stacked, tidy_arrays
 from cotune.data.load import MISSING
 from cotune.data.schema import Column, Schema, is_number
 from cotune.errors import DataError, UsageError
@@ -14,7 +15,7 @@ from cotune.errors import DataError, UsageError
 if TYPE_CHECKING:
     from cotune.problem import Scaling
 
-Features = Literal["codes", "dense"]
+Features = Literal["codes", "dense", "tensor"]
 
 #: Trees take this many categories of a column as categories; rarer ones share the last code.
 MOST_CODES = 255
@@ -26,19 +27,26 @@ def encode(
     frame: pd.DataFrame, schema: Schema, features: Features, scaling: Scaling = "standard"
 ) -> np.ndarray:
     """The rows in the form that a learner wants: see `cotune.Learner`."""
+    if features == "tensor" and schema.array is not None:
+        return tensor_form(frame[schema.array.name], schema.array, scaling)
     codes = encode_columns(frame, schema.columns)
-    return trees_form(codes, schema) if features == "codes" else dense_form(codes, schema, scaling)
+    if features == "codes":
+        return trees_form(codes, schema)
+    dense = dense_form(codes, schema, scaling)
+    return dense.astype(np.float32) if features == "tensor" else dense
 
 
 def encode_columns(frame: pd.DataFrame, columns: tuple[Column, ...]) -> np.ndarray:
     """Rows as the schema sees them: numbers as they are, categories as codes, missing as NaN.
 
-    A category that no party had when the schema was agreed counts as missing.
+    A category that no party had when the schema was agreed counts as missing, and so do arrays.
     """
     encoded = np.empty((len(frame), len(columns)))
     for position, column in enumerate(columns):
         values = frame[column.name]
-        if column.kind == "numeric":
+        if column.kind == "array":
+            encoded[:, position] = np.nan
+        elif column.kind == "numeric":
             encoded[:, position] = values.to_numpy(dtype=float, na_value=np.nan)
         else:
             codes = _codes(values, column.categories)
@@ -88,6 +96,19 @@ def dense_form(codes: np.ndarray, schema: Schema, scaling: Scaling = "standard")
     return np.hstack(blocks)
 
 
+def tensor_form(values: pd.Series, column: Column, scaling: Scaling = "standard") -> np.ndarray:
+    """Arrays stacked to one: codes as uint8, amounts as float32, standardised or as they are."""
+    if values.empty:
+        return np.empty((0, *column.shape), np.uint8 if column.codes else np.float32)
+    if column.codes:
+        return stacked(values).view(np.uint8)
+    amounts = stacked(values).astype(np.float32, copy=False)
+    if scaling == "standard":
+        amounts -= np.float32(column.mean)
+        amounts /= np.float32(column.scale)
+    return amounts
+
+
 def as_text(values: pd.Series) -> pd.Series:
     """Categories as text, one spelling each: 3 and 3.0 are both "3"; missing stays missing.
 
@@ -108,7 +129,7 @@ def _spell(value: object) -> str:
 
 
 def columns_of(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    """The schema's columns of a user's own table, its numbers as numbers; other columns are left.
+    """The schema's columns of a user's own table, in plain types; other columns are left out.
 
     A party's table was seen to when it was loaded; this one may come from anywhere.
     """
@@ -123,14 +144,29 @@ def columns_of(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     if repeated:
         raise DataError(f"the table has several columns of the same name: {', '.join(repeated)}")
     return pd.DataFrame(
-        {
-            column.name: _numbers(frame[column.name])
-            if column.kind == "numeric"
-            else frame[column.name]
-            for column in schema.columns
-        },
+        {column.name: _plain(frame[column.name], column) for column in schema.columns},
         index=frame.index,
     )
+
+
+def _plain(values: pd.Series, column: Column) -> pd.Series:
+    if column.kind == "numeric":
+        return _numbers(values)
+    return _arrays(values, column) if column.kind == "array" else values
+
+
+def _arrays(values: pd.Series, column: Column) -> pd.Series:
+    """The cells as the parties have theirs: of the same shape and kind."""
+    if values.empty:
+        return values
+    wanted = f"column {values.name!r} must hold arrays of {shown(column.shape, column.codes)}"
+    if not is_array(values):
+        raise DataError(f"{wanted}, not {type(values.iloc[0]).__name__}")
+    values = tidy_arrays(values)
+    shape, codes = seen_arrays(values)
+    if (shape, codes) != (column.shape, column.codes):
+        raise DataError(f"{wanted}, not of {shown(shape, codes)}")
+    return values
 
 
 def _numbers(column: pd.Series) -> pd.Series:

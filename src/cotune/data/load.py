@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import infer_dtype, is_integer_dtype
 
+from cotune.data.arrays import array_columns, chunks, is_array, read_npz, tidy_arrays
+from cotune.data.text import CHARACTERS, examples, read_texts
 from cotune.errors import DataError, UsageError, choices
 
 Source = pd.DataFrame | str | os.PathLike[str]
@@ -32,22 +34,45 @@ BUNDLED = ("iris", "wine", "breast_cancer", "digits", "diabetes")
 SHOWN_COLUMNS = 8
 
 
-def load(source: Source) -> pd.DataFrame:
-    """Read `source` and bring its columns to plain numbers, booleans, text or categories.
+def load(source: Source, by: str | None = None) -> pd.DataFrame:
+    """Read `source` and bring its columns to plain numbers, booleans, text, categories or arrays.
 
     A source is a data frame, a file (CSV, tab-separated, Parquet or ARFF), `sklearn:NAME` (the
     target column is called `target`), or `openml:ID` or `openml:NAME@VERSION` (the target column
     comes last). Text in which every cell is a number becomes numeric; a category never does,
     because whoever wrote the file declared it one. The caller's own frame is left untouched.
 
+    Arrays come from an `.npz` file (see `cotune.data.arrays.read_npz`; the target is `label`), or
+    as the examples of `text:FILE`, a table with a column `text` or a plain `.txt` file (see
+    `cotune.data.text.examples`; the target is `next`). What else these have (`party`, `speaker`)
+    says whose the rows are and is nothing to learn from: only the column `by`, which they are to
+    be split by, is kept.
+
     >>> load("sklearn:iris").shape
     (150, 5)
     """
     place = "the data frame" if isinstance(source, pd.DataFrame) else str(source)
     try:
-        return _tidy(_read(source))
+        frame = _tidy(_read(source))
+        if _scheme(source) == "text":
+            frame = examples(frame)
+        target = usual_target(source)
+        return frame if target == "target" else _with_arrays_alone(frame, target, by)
     except DataError as error:
         raise DataError(f"{place}: {error}") from error.__cause__
+
+
+def usual_target(source: Source) -> str:
+    """How the column to predict is called unless the user says otherwise.
+
+    >>> usual_target("digits.npz"), usual_target("text:plays.parquet"), usual_target("a.csv")
+    ('label', 'next', 'target')
+    """
+    if isinstance(source, pd.DataFrame):
+        return "target"
+    if _scheme(source) == "text":
+        return "next"
+    return "label" if str(source).lower().endswith(".npz") else "target"
 
 
 def check_column(frame: pd.DataFrame, column: str) -> None:
@@ -67,6 +92,8 @@ def check_column(frame: pd.DataFrame, column: str) -> None:
 def check_target(frame: pd.DataFrame, target: str) -> None:
     """Refuse a target that is not there, has gaps, or has nothing to tell apart."""
     check_column(frame, target)
+    if is_array(frame[target]):
+        raise DataError(f"target {target!r} holds arrays: choose another column")
     gaps = int(frame[target].isna().sum())
     if gaps:
         raise DataError(
@@ -93,7 +120,7 @@ def name_of(source: Source) -> str:
         return _slug(text if name.isdecimal() else name)
     if text.startswith("sklearn:"):
         return _slug(text.removeprefix("sklearn:"))
-    return _slug(Path(text).name.partition(".")[0])
+    return _slug(Path(text.removeprefix("text:")).name.partition(".")[0])
 
 
 def fingerprint(frame: pd.DataFrame) -> str:
@@ -101,11 +128,19 @@ def fingerprint(frame: pd.DataFrame) -> str:
 
     The same in every process and on every machine, so that a resumed run can tell whether it was
     given the rows it started with. It is a check against mistakes, not against forgers: each row
-    enters as a 64-bit hash.
+    enters as a 64-bit hash, but for its arrays.
     """
     columns = [[str(name), str(dtype)] for name, dtype in frame.dtypes.items()]
-    rows = pd.util.hash_pandas_object(frame, index=False).to_numpy(dtype="<u8")
-    return hashlib.sha256(json.dumps(columns).encode() + rows.tobytes()).hexdigest()
+    arrays = array_columns(frame)
+    plain = frame[[name for name in frame.columns if name not in arrays]] if arrays else frame
+    rows = pd.util.hash_pandas_object(plain, index=False).to_numpy(dtype="<u8")
+    digest = hashlib.sha256(json.dumps(columns).encode() + rows.tobytes())
+    for name in arrays:
+        first = frame[name].iloc[0]
+        digest.update(f"{first.shape} {first.dtype.str}".encode())
+        for part in chunks(frame[name]):
+            digest.update(part.data)
+    return digest.hexdigest()
 
 
 def _slug(text: str) -> str:
@@ -118,12 +153,28 @@ def _slug(text: str) -> str:
 def _read(source: Source) -> pd.DataFrame:
     if isinstance(source, pd.DataFrame):
         return source
-    scheme, _, name = str(source).partition(":")
+    scheme, name = _scheme(source), str(source).partition(":")[2]
     if scheme == "sklearn":
         return _read_bundled(name)
     if scheme == "openml":
         return _read_openml(name)
+    if scheme == "text":
+        return _read_file(Path(os.path.expanduser(name)), texts=True)
     return _read_file(Path(os.path.expanduser(source)))
+
+
+def _scheme(source: Source) -> str:
+    """What stands before the colon; nothing for files and frames."""
+    scheme = "" if isinstance(source, pd.DataFrame) else str(source).partition(":")[0]
+    return scheme if scheme in ("sklearn", "openml", "text") else ""
+
+
+def _with_arrays_alone(frame: pd.DataFrame, target: str, by: str | None) -> pd.DataFrame:
+    """The column of arrays, the target, and the column to split by."""
+    if by is not None:
+        check_column(frame, by)
+    kept = (*array_columns(frame), target, by)
+    return frame[[name for name in frame.columns if name in kept]]
 
 
 def _read_bundled(name: str) -> pd.DataFrame:
@@ -169,9 +220,9 @@ def _openml_arguments(name: str) -> dict[str, str | int]:
     return {"name": title, "version": int(version)}
 
 
-def _read_file(path: Path) -> pd.DataFrame:
+def _read_file(path: Path, texts: bool = False) -> pd.DataFrame:
     _check_file(path)
-    reader = _reader(path)
+    reader = read_texts if texts and path.suffix.lower() == ".txt" else _reader(path)
     try:
         return reader(path)
     except DataError:
@@ -211,7 +262,9 @@ def _reader(path: Path) -> Callable[[Path], pd.DataFrame]:
         return pd.read_parquet
     if name.endswith(".arff"):
         return _read_arff
-    known = ", ".join([*SEPARATORS, ".csv.gz", ".parquet", ".arff"])
+    if name.endswith(".npz"):
+        return read_npz
+    known = ", ".join([*SEPARATORS, ".csv.gz", ".parquet", ".arff", ".npz"])
     raise DataError(f"unknown file type {path.suffix!r}: known are {known}")
 
 
@@ -303,6 +356,10 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _tidy_column(column: pd.Series) -> pd.Series:
+    if column.dtype == object and any(isinstance(cell, np.ndarray) for cell in column):
+        return tidy_arrays(column)
+    if column.dtype == CHARACTERS:
+        return column
     if column.dtype == object or isinstance(column.dtype, pd.StringDtype | pd.ArrowDtype):
         column = column.mask(column.map(_means_missing).astype(bool))
     match infer_dtype(column, skipna=True):

@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["numeric", "categorical"]
+Kind = Literal["numeric", "categorical", "array"]
 TaskKind = Literal["classification", "regression"]
 
 #: A numeric target with more values than this is a regression's unless the user says otherwise.
@@ -21,7 +21,9 @@ class Column(msgspec.Struct, frozen=True):
 
     `mean` and `scale` (standard deviation over all parties' non-missing values, 1 for a constant
     column) belong to numeric columns, as do `low` and `high`, roughly the ends of their values;
-    `categories`, the most frequent first, to categorical ones.
+    `categories`, the most frequent first, to categorical ones. The cells of an array column have
+    the `shape`. If its numbers are codes of characters there are `codes` of them; otherwise (0)
+    they are amounts, with one `mean` and one `scale` over all of them.
     """
 
     name: str
@@ -31,6 +33,13 @@ class Column(msgspec.Struct, frozen=True):
     scale: float = 1.0
     low: float = 0.0
     high: float = 0.0
+    shape: tuple[int, ...] = ()
+    codes: int = 0
+
+    @property
+    def has_amounts(self) -> bool:
+        """Whether it has a mean and a deviation."""
+        return self.kind == "numeric" or (self.kind == "array" and not self.codes)
 
 
 class Schema(msgspec.Struct, frozen=True):
@@ -52,6 +61,11 @@ class Schema(msgspec.Struct, frozen=True):
     class_rows: tuple[int, ...] = ()
     rows: int = 0
 
+    @property
+    def array(self) -> Column | None:
+        """The column that holds arrays; there is no other column beside it."""
+        return next((column for column in self.columns if column.kind == "array"), None)
+
 
 def is_number(values: pd.Series) -> bool:
     """Whether a column holds numbers; True and False are categories."""
@@ -64,4 +78,8 @@ def has_classes(target: pd.Series) -> bool:
     """Whether a target names classes: it holds text, or few different whole numbers."""
     if not is_number(target):
         return True
-    return target.nunique() <= MOST_CLASSES and bool((target.dropna() % 1 == 0).all())
+    import numpy as np
+
+    different = np.unique(target.to_numpy(dtype=float, na_value=np.nan))
+    present = different[~np.isnan(different)]
+    return len(present) <= MOST_CLASSES and bool((present % 1 == 0).all())

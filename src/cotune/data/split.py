@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from cotune.data.arrays import array_columns, is_array
 from cotune.data.load import check_column, check_target
 from cotune.data.schema import has_classes
 from cotune.errors import DataError, UsageError, choices
@@ -61,6 +63,8 @@ def split(
         return _parts(frame, _deal_evenly(_strata(frame[target]), count, random), count)
     strength = _positive(spec, argument)
     if kind == "noise":
+        if array_columns(frame):
+            raise UsageError(f"{spec} is for columns of numbers, not of arrays: split another way")
         parts = _parts(frame, _deal_evenly(_one_label(frame), count, random), count)
         return _with_noise(parts, _scales(frame, target), strength, random)
     labels = _labels(frame[target]) if kind == "dirichlet" else _one_label(frame)
@@ -161,9 +165,11 @@ def _draw_skewed(labels: Integers, count: int, alpha: float, random: Generator) 
 
 def _parts(frame: pd.DataFrame, owners: Integers, count: int) -> dict[str, pd.DataFrame]:
     width = len(str(count))
+    ends = np.cumsum(np.bincount(owners, minlength=count))[:-1]
+    rows = np.split(np.argsort(owners, kind="stable"), ends)
     return {
-        f"party-{number + 1:0{width}}": frame[owners == number].reset_index(drop=True)
-        for number in range(count)
+        f"party-{number:0{width}}": frame.iloc[own].reset_index(drop=True)
+        for number, own in enumerate(rows, start=1)
     }
 
 
@@ -188,6 +194,8 @@ def _by_column(
     check_column(frame, column)
     if column == target:
         raise UsageError(f"by:{column} would drop the target: split by another column")
+    if is_array(frame[column]):
+        raise DataError(f"column {column!r} holds arrays: split by another column")
     gaps = int(frame[column].isna().sum())
     if gaps:
         raise DataError(f"column {column!r} is missing in {gaps} rows: fill or drop those rows")
@@ -203,7 +211,8 @@ def _by_column(
 
 def _names_after(values: list[object], column: str) -> list[str]:
     names = [re.sub(r"[^\w.]+", "-", str(value).lower()).strip("-.") for value in values]
-    unclear = [value for value, name in zip(values, names, strict=True) if names.count(name) > 1]
+    times = Counter(names)
+    unclear = [value for value, name in zip(values, names, strict=True) if times[name] > 1]
     if unclear or "" in names:
         raise DataError(
             f"values of {column!r} do not give each party a name of its own "

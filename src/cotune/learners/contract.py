@@ -36,10 +36,13 @@ class Learner(ABC):
       most frequent first, at most 255 of them), missing values are NaN. For trees.
     - ``"dense"``: numeric columns standardised by the federation's mean and deviation, missing
       values filled with the mean (0), categories one-hot. For everything that measures distances.
+    - ``"tensor"``: the arrays of the schema's array column, one row after the other: codes of
+      characters as uint8, amounts as float32, standardised. Of a table, ``"dense"`` as float32.
+      For neural networks. Learners of other features are not given arrays.
     """
 
     name: ClassVar[str]
-    features: ClassVar[Literal["codes", "dense"]]
+    features: ClassVar[Literal["codes", "dense", "tensor"]]
     tasks: ClassVar[tuple[TaskKind, ...]] = ("classification", "regression")
     #: The package that must be importable (its top-level name), None if cotune itself needs it.
     library: ClassVar[str | None] = None

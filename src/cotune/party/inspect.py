@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 
+from cotune.data.arrays import chunks, is_array, seen_arrays
 from cotune.data.encode import as_text
 from cotune.data.schema import has_classes, is_number
 from cotune.errors import DataError
@@ -28,16 +30,25 @@ def describe(frame: pd.DataFrame, target: str, task: Inspect) -> Description:
             f"{len(frame)} rows are fewer than the {task.folds} folds: use fewer folds, or leave "
             "this party out"
         )
-    features = frame.drop(columns=[target, *task.drop], errors="ignore")
-    if features.shape[1] == 0:
+    features = [str(name) for name in frame.columns if name not in (target, *task.drop)]
+    if not features:
         raise DataError(f"there is no column beside the target {target!r}")
     if target in task.drop:
         raise DataError(f"{target!r} is what is predicted: it cannot be dropped")
+    arrays = [name for name in features if is_array(frame[name])]
+    if arrays and len(features) > 1:
+        other = next(name for name in features if name != arrays[0])
+        raise DataError(
+            f"column {other!r} is beside the arrays of {arrays[0]!r}, which are learnt from alone: "
+            f"drop it (--drop {other})"
+        )
+    if is_array(frame[target]):
+        raise DataError(f"the target {target!r} holds arrays: they cannot be predicted")
     if frame[target].isna().any():
         raise DataError(f"the target {target!r} is missing in {frame[target].isna().sum()} rows")
     return Description(
         dropped=tuple(name for name in task.drop if name in frame.columns),
-        columns=tuple(_see(features[str(name)]) for name in features.columns),
+        columns=tuple(_see(frame[name]) for name in features),
         target=target,
         target_is_number=is_number(frame[target]),
         target_place=place(frame[target]) if is_number(frame[target]) else Place(),
@@ -47,6 +58,9 @@ def describe(frame: pd.DataFrame, target: str, task: Inspect) -> Description:
 
 def _see(column: pd.Series) -> SeenColumn:
     name = str(column.name)
+    if is_array(column):
+        shape, codes = seen_arrays(column)
+        return SeenColumn(name, "array", Place() if codes else place(column), (), shape, codes)
     if column.isna().all():
         return SeenColumn(name, None)
     if is_number(column):
@@ -81,9 +95,9 @@ def measure(frame: pd.DataFrame, task: Measure) -> Measures:
     numeric: list[float] = []
     categories: list[float] = []
     for column, common in zip(task.draft.columns, task.places, strict=True):
-        if column.kind == "numeric":
+        if column.has_amounts:
             numeric += _moments(frame[column.name], common)
-        else:
+        elif column.kind == "categorical":
             categories += _counts(frame[column.name], column.categories)
     y = frame[task.draft.target]
     if task.draft.task == "classification":
@@ -92,13 +106,26 @@ def measure(frame: pd.DataFrame, task: Measure) -> Measures:
 
 
 def _moments(values: pd.Series, common: Place) -> list[float]:
+    if is_array(values):
+        return _array_moments(values, common)
     scaled = np.ldexp(_present(values) - common.centre, -common.exponent)
     return [float(len(scaled)), float(scaled.sum()), float(np.square(scaled).sum())]
 
 
+def _array_moments(values: pd.Series, common: Place) -> list[float]:
+    total = squares = 0.0
+    for part in chunks(values):
+        scaled = part.reshape(len(part), -1).astype(float)
+        scaled -= common.centre
+        scaled *= math.ldexp(1.0, -common.exponent)
+        total += float(scaled.sum()) / scaled.shape[1]
+        squares += float(np.square(scaled, out=scaled).sum()) / scaled.shape[1]
+    return [float(len(values)), total, squares]
+
+
 def _counts(values: pd.Series, names: tuple[str, ...]) -> list[float]:
-    found = as_text(values).value_counts()
-    return [float(found.get(name, 0)) for name in names]
+    found = Counter(as_text(values).tolist())
+    return [float(found[name]) for name in names]
 
 
 def place(values: pd.Series) -> Place:
@@ -107,7 +134,7 @@ def place(values: pd.Series) -> Place:
     >>> place(pd.Series([1_000_003.0, 1_000_008.0, None]))
     Place(centre=1000008.0, exponent=3)
     """
-    low, high = float(_present(values).min()), float(_present(values).max())
+    low, high = _ends(values)
     if math.isinf(low) or math.isinf(high):
         raise DataError(f"column {values.name!r} has an infinite value: mend or empty the cell")
     width = high - low or abs(low) or 1.0
@@ -116,6 +143,11 @@ def place(values: pd.Series) -> Place:
         return Place(0.0, exponent)
     unit = math.ldexp(1.0, exponent)
     return Place(round((low / 2 + high / 2) / unit) * unit, exponent)
+
+
+def _ends(values: pd.Series) -> tuple[float, float]:
+    parts = list(chunks(values)) if is_array(values) else [_present(values)]
+    return float(min(part.min() for part in parts)), float(max(part.max() for part in parts))
 
 
 def _present(values: pd.Series) -> np.ndarray:

@@ -101,7 +101,7 @@ def set_aside(
     if share <= 0.0:
         return frame, frame.iloc[:0]
     classes = target in frame.columns and has_classes(frame[target])
-    labels = as_text(frame[target]).astype(str).to_numpy() if classes else None
+    labels = pd.factorize(as_text(frame[target]))[0] if classes else None
     order = _proportioned(len(frame), labels, seed_of(seed, "holdout"))
     held, kept = np.split(order, [max(1, round(share * len(frame)))])
     if labels is not None:  # of every class at least one row is learnt from

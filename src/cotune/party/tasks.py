@@ -51,6 +51,8 @@ class SeenColumn(msgspec.Struct, frozen=True):
     kind: Kind | None
     place: Place = Place()
     categories: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    codes: int = 0
 
 
 class Description(Reply, frozen=True):
@@ -69,7 +71,8 @@ class Inspect(Task, frozen=True):
 
     discloses = (
         "the names and kinds of its columns, the categories and classes it has, and roughly where "
-        "the values of each numeric column lie (width and centre, rounded to a power of two)"
+        "the values of each numeric column lie (width and centre, rounded to a power of two); of "
+        "arrays their shape and where their numbers lie"
     )
     reply = Description
     needs_problem = False
@@ -100,12 +103,13 @@ class Measure(Task, frozen=True):
     """Add up what standardisation needs: counts, sums and sums of squares.
 
     Values are taken from the column's common centre and divided by its common width, so that all
-    lie in [-1, 1] and squares keep their precision however far from 0 they are.
+    lie in [-1, 1] and squares keep their precision however far from 0 they are. A row's array
+    counts once, with the means of its values and of their squares.
     """
 
     discloses = (
         "how many rows it has, in all and of each category and class, and for each numeric column "
-        "the count, sum and sum of squares of its values"
+        "the count, sum and sum of squares of its values; one such count and sums for arrays"
     )
     reply = Measures
     needs_problem = False
@@ -117,7 +121,7 @@ class Measure(Task, frozen=True):
     seed: int = 0
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
-        numeric = sum(column.kind == "numeric" for column in self.draft.columns)
+        numeric = sum(column.has_amounts for column in self.draft.columns)
         categories = sum(len(column.categories) for column in self.draft.columns)
         return {
             "numeric": Term(3 * numeric, -(2.0**31), 2.0**31, RESOLUTION),
