@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from cotune import learners
-from cotune.data.schema import Schema
+from cotune.data.schema import Column, Schema
 from cotune.errors import UsageError
 from cotune.problem import Budget
 from cotune.settings import USUAL_LEARNERS, Settings, spaces_as_json
@@ -139,3 +139,19 @@ def test_settings_can_be_written_down_and_read_back():
 def test_trees_between_two_merges_are_a_whole_number(number):
     with pytest.raises(UsageError, match=r"merge_every is .*: give a number of trees from 1"):
         Settings(learners=("hgb",), merge_every=number)
+
+
+def test_learners_of_tables_are_not_given_arrays(monkeypatch):
+    images = Schema("target", "classification", (Column("x", "array", shape=(2,)),), ("a", "b"))
+    monkeypatch.setattr(learners, "_registered", {"net": Network()})
+    for given in ((), ("svm",), ("net", "hgb")):
+        with pytest.raises(
+            UsageError, match=r"hold arrays \(column 'x'\).* does not take: use .*net"
+        ):
+            Settings(learners=given).problem(images)
+    assert Settings(learners=("net",)).problem(images).learners == ("net",)
+
+
+class Network(type(learners.learner("decision_tree"))):
+    name = "net"
+    features = "tensor"

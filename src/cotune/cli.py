@@ -175,7 +175,7 @@ def demo(run: Path | None, quiet: bool) -> None:
     default="dash",
     metavar="NAME",
     shell_complete=completes(known_methods),
-    help="flora, dash, flash or defaults; central and multishot are references for simulations.",
+    help="flora, dash, flash, fedex or defaults; central and multishot are for simulations.",
 )
 @tuning_options
 def tune(
@@ -183,9 +183,9 @@ def tune(
 ) -> None:
     """Find the best learner and configuration for DATA, and train the model.
 
-    DATA is a file (CSV, TSV, Parquet, ARFF), sklearn:NAME or openml:ID, and is split over
-    simulated parties; several are one party's each. The run is kept, and `cotune resume` goes on
-    with it if it is stopped.
+    DATA is a file (CSV, TSV, Parquet, ARFF, images as NPZ), text:FILE, sklearn:NAME or openml:ID,
+    and is split over simulated parties; several are one party's each. The run is kept, and
+    `cotune resume` goes on with it if it is stopped.
 
     \b
     Examples:

@@ -17,6 +17,9 @@ SAMPLERS = ("tpe", "random", "gp", "cmaes", "grid")
 SURFACES = ("sgm", "sgm+u", "mplm", "aplm")
 SURROGATES = ("forest", "gp")
 INNER = ("lbm", "lkbm", "rm")
+WRAPPERS = ("rs", "sha", "hyperband", "asha")
+OBJECTIVES = ("personalized", "global")
+STEP_SIZES = ("aggressive", "adaptive", "constant")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -241,7 +244,57 @@ _tuning = (
         help="multishot: stop at this loss.",
     ),
     click.option(
-        "--max-rounds", "rounds", type=int, metavar="N", help="Budget of the search in rounds."
+        "--wrapper",
+        type=click.Choice(WRAPPERS),
+        show_default="sha",
+        help="fedex: what draws and drops the settings of the aggregation.",
+    ),
+    click.option(
+        "--rounds",
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_default="800",
+        help="fedex: rounds of training in all.",
+    ),
+    click.option(
+        "--clients-per-round",
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_default="10",
+        help="fedex: parties that take part in a round.",
+    ),
+    click.option(
+        "--objective",
+        type=click.Choice(OBJECTIVES),
+        show_default="personalized",
+        help="fedex: judge the model after local training, or before it.",
+    ),
+    click.option(
+        "--arms",
+        type=click.IntRange(min=1),
+        metavar="K",
+        show_default="27",
+        help="fedex: settings of the local training tuned at once; 1 is the wrapper alone.",
+    ),
+    click.option(
+        "--epsilon",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
+        show_default="0.1",
+        help="fedex: how far these lie apart, as a share of the space.",
+    ),
+    click.option(
+        "--step-size",
+        type=click.Choice(STEP_SIZES),
+        show_default="aggressive",
+        help="fedex: of the exponentiated gradient.",
+    ),
+    click.option(
+        "--max-rounds",
+        type=int,
+        metavar="N",
+        show_default="none; fedex: a fifth of --rounds",
+        help="Budget of the search in rounds; fedex: rounds of one configuration.",
     ),
     click.option(
         "--max-fits", "fits", type=int, metavar="N", help="Budget of the search in model fits."
@@ -289,8 +342,8 @@ _tuning = (
     click.option(
         "--holdout",
         type=click.FloatRange(0, 0.9),
-        default=0.0,
         metavar="SHARE",
+        show_default="0; fedex: 0.1",
         help="Of every party's rows, set aside to judge the model: see `cotune evaluate`.",
     ),
     run_option,

@@ -6,6 +6,7 @@ import hashlib
 import os
 import warnings
 from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,9 @@ FORMAT = 1
 MANIFEST = "model.json"
 BOOSTER: Literal["booster.json"] = "booster.json"
 ESTIMATOR: Literal["estimator.skops"] = "estimator.skops"
+WEIGHTS: Literal["weights.npy"] = "weights.npy"
+
+Payload = Literal["booster.json", "estimator.skops", "weights.npy"]
 
 Params = dict[str, bool | int | float | str | None]
 
@@ -39,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     features: Features
     metric: str
     about: dict[str, Any]
-    payload: Literal["booster.json", "estimator.skops"]
+    payload: Payload
     sha256: str
 
 
@@ -64,7 +68,7 @@ class Packed(msgspec.Struct, frozen=True):
         except Untrusted as error:
             raise UsageError(
                 f"{name} is refused, {error}. cotune reads what its own training makes: estimators "
-                "of scikit-learn and boosters of XGBoost"
+                "of scikit-learn, boosters of XGBoost and weights of networks"
             ) from error
         except Malformed as error:
             hint = f"; it was made with other versions ({differing})" if differing else ""
@@ -82,7 +86,7 @@ class Packed(msgspec.Struct, frozen=True):
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / self.manifest.payload, self.payload)
         _write(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(self.manifest)))
-        for other in {BOOSTER, ESTIMATOR} - {self.manifest.payload}:
+        for other in {BOOSTER, ESTIMATOR, WEIGHTS} - {self.manifest.payload}:
             (folder / other).unlink(missing_ok=True)
 
     @classmethod
@@ -91,10 +95,14 @@ class Packed(msgspec.Struct, frozen=True):
         return cls(manifest, (folder / manifest.payload).read_bytes())
 
 
-def payload_of(estimator: Any) -> tuple[Literal["booster.json", "estimator.skops"], bytes]:
+def payload_of(estimator: Any) -> tuple[Payload, bytes]:
     """The file that an estimator is kept in, and its content."""
     if is_booster(estimator):
         return BOOSTER, bytes(estimator.save_raw("json"))
+    if type(estimator).__module__ == "cotune.networks.flat":
+        content = BytesIO()
+        np.save(content, estimator.weights, allow_pickle=False)
+        return WEIGHTS, content.getvalue()
     return ESTIMATOR, dumped(estimator)
 
 
@@ -108,7 +116,11 @@ def versions(payload: str) -> dict[str, str]:
     """Of the libraries that the file depends on."""
     from cotune import __version__
 
-    names = ("xgboost", "xgboost-cpu") if payload == BOOSTER else ("scikit-learn", "numpy", "skops")
+    names = {
+        BOOSTER: ("xgboost", "xgboost-cpu"),
+        ESTIMATOR: ("scikit-learn", "numpy", "skops"),
+        WEIGHTS: ("torch", "numpy"),
+    }[payload]
     found = {"cotune": __version__}
     for name in names:
         try:
@@ -121,6 +133,8 @@ def versions(payload: str) -> dict[str, str]:
 def _read(payload: bytes, manifest: Manifest) -> Any:
     if manifest.payload == BOOSTER:
         return _booster(payload, len(manifest.schema.columns))
+    if manifest.payload == WEIGHTS:
+        return _network(payload, manifest)
     columns = len(manifest.schema.columns)
     if manifest.features == "dense":
         columns = dense_form(np.empty((0, columns)), manifest.schema).shape[1]
@@ -141,6 +155,22 @@ def _booster(payload: bytes, columns: int) -> Any:
     except xgboost.core.XGBoostError as error:
         raise Malformed("XGBoost does not take it") from error
     return booster
+
+
+def _network(payload: bytes, manifest: Manifest) -> Any:
+    """The network of a learner, which must be known here, with the weights in the file."""
+    from cotune.training.rounds import network_learner
+
+    learner = network_learner(manifest.learner)
+    network = learner.network(manifest.params, manifest.schema, seed=0)
+    try:
+        weights = np.load(BytesIO(payload), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise Malformed("it is not an array of NumPy's") from error
+    if weights.dtype != np.float32 or weights.shape != tuple(network.flat.shape):
+        raise Malformed("its weights are not as many as the network has")
+    network.load(weights)
+    return network
 
 
 class _BoosterTree(msgspec.Struct):

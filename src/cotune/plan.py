@@ -23,7 +23,8 @@ FEDERATION = ("target", "parties", "split", "seed", "quorum", "timeout", "proces
 #: Options of methods, which not every method has.
 OPTIONS = (
     "sampler", "surface", "single_shot", "few_shot", "repeats", "surrogate", "keep",
-    "disclose", "wasserstein", "free_pairs", "pruning", "inner", "tolerance", "until",
+    "disclose", "wasserstein", "free_pairs", "pruning", "inner", "tolerance", "until", "wrapper",
+    "rounds", "max_rounds", "clients_per_round", "objective", "arms", "epsilon", "step_size",
 )  # fmt: skip
 
 
@@ -53,19 +54,25 @@ class Plan:
 
     def check(self) -> None:
         """A comparison must not fail over the name of its last method after hours."""
-        understood = {option for method in self.methods for option in self.options_of(method)}
-        for option in self.options.keys() - understood:
+        from cotune.methods import takes
+
+        for option in self.options:
+            if option == "max_rounds" or any(takes(method, option) for method in self.methods):
+                continue
             spelling = option.replace("_", "-")
             raise UsageError(f"--{spelling} is not an option of {', '.join(self.methods)}: omit it")
 
     def options_of(self, method: str) -> dict[str, Any]:
-        """Those of the given options that the method understands."""
-        from inspect import signature
+        """Those of the given options that the method understands.
 
-        from cotune.methods import method as find_method
+        `--max-rounds` limits the search, unless the method has a meaning of its own for it.
+        """
+        from cotune.methods import takes
 
-        understood = signature(find_method(method)).parameters
-        return {name: value for name, value in self.options.items() if name in understood}
+        own = {name: value for name, value in self.options.items() if takes(method, name)}
+        if "max_rounds" in self.options.keys() - own.keys():
+            own["rounds"] = self.options["max_rounds"]
+        return own
 
     def start(self, method: str, folder: Path, quiet: bool) -> Outcome:
         """Make the federation and run one method over it from the beginning."""

@@ -17,6 +17,10 @@ from cotune.space import Space
 #: Tuned when the user names no learner: one boosted, one bagged, one linear.
 USUAL_LEARNERS = ("hgb", "random_forest", "logistic_regression")
 USUAL_METRIC: dict[TaskKind, str] = {"classification": "balanced_accuracy", "regression": "rmse"}
+#: What `fedex` takes instead: it trains networks, is judged by error, and shows that on test rows.
+OF_NETWORKS = ("torch_mlp",)
+METRIC_OF_NETWORKS: dict[TaskKind, str] = {"classification": "accuracy", "regression": "rmse"}
+HOLDOUT_OF_NETWORKS = 0.1
 #: The largest share of the rows that can be set aside.
 MOST_HELD_OUT = 0.9
 
@@ -38,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True):
     seed: int = 0
     train: bool = True
     merge_every: int | None = None
-    holdout: float = 0.0
+    holdout: float | None = None
     budget: Budget = msgspec.field(default_factory=Budget)
     options: dict[str, Any] = {}
 
@@ -47,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True):
         for name in (*self.learners, *self.spaces, *self.fixed):
             known_learners.require(known_learners.learner(name))
         if self.train:
-            for name in self.learners or USUAL_LEARNERS:
+            for name in self.learners or self.usual_learners:
                 training.check(name)
         if self.metric is not None and self.task not in (None, metric(self.metric).task):
             raise UsageError(f"the metric {self.metric!r} is not one for {self.task}")
@@ -55,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(f"folds is {self.folds!r}: cross-validation needs at least 2")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             raise UsageError(f"the seed is {self.seed!r}: give a whole number from 0 to 2**32 - 1")
-        if not isinstance(self.holdout, int | float) or not 0 <= self.holdout <= MOST_HELD_OUT:
+        if not isinstance(self.held, int | float) or not 0 <= self.held <= MOST_HELD_OUT:
             raise UsageError(
                 f"the holdout is {self.holdout!r}: give a share of the rows from 0 to "
                 f"{MOST_HELD_OUT}"
@@ -63,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True):
         if self.merge_every is not None:
             if not self.train:
                 raise UsageError("merge_every is about training: let the model be trained, too")
-            training.check_merging(self.merge_every, self.learners or USUAL_LEARNERS)
+            training.check_merging(self.merge_every, self.learners or self.usual_learners)
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
         if self.scaling not in ("standard", "none"):
@@ -72,19 +76,35 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(choices(self.space, "space", ("default", "paper")))
 
     @property
+    def usual_learners(self) -> tuple[str, ...]:
+        """Tuned when the user names none."""
+        return OF_NETWORKS if self.method == "fedex" else USUAL_LEARNERS
+
+    @property
+    def held(self) -> float:
+        """The share of every party's rows that is set aside."""
+        if self.holdout is None:
+            return HOLDOUT_OF_NETWORKS if self.method == "fedex" else 0.0
+        return self.holdout
+
+    @property
     def expected_task(self) -> TaskKind | None:
         """Classification or regression, as far as the user said so, by the metric at least."""
         return self.task or (metric(self.metric).task if self.metric else None)
 
     def problem(self, schema: Schema) -> Problem:
         """The problem that follows from these settings once the schema is agreed."""
-        chosen = self.metric or USUAL_METRIC[schema.task]
+        usual = METRIC_OF_NETWORKS if self.method == "fedex" else USUAL_METRIC
+        chosen = self.metric or usual[schema.task]
         if metric(chosen).task != schema.task:
             fitting = [m.name for m in METRICS.values() if m.task == schema.task]
             raise UsageError(f"{chosen} is not a metric for {schema.task}: {', '.join(fitting)}")
         names = self.learners or tuple(
-            name for name in USUAL_LEARNERS if schema.task in known_learners.learner(name).tasks
+            name
+            for name in self.usual_learners
+            if schema.task in known_learners.learner(name).tasks
         )
+        _check_arrays(schema, names)
         for name in (*self.spaces, *self.fixed):
             if name not in names:
                 raise UsageError(f"a space is given for {name!r}, which is not tuned: add it")
@@ -97,7 +117,7 @@ class Settings(msgspec.Struct, frozen=True):
             weights=self.weights,
             scaling=self.scaling,
             seed=self.seed,
-            holdout=self.holdout,
+            holdout=self.held,
         )
 
     def _space(self, name: str, schema: Schema) -> Space:
@@ -110,8 +130,25 @@ class Settings(msgspec.Struct, frozen=True):
         space = learner.space(task, self.space)
         if name in self.spaces:
             space = Space.from_json(self.spaces[name])
-            learner.estimator(space.clip({}), task=task, seed=0, schema=schema)  # knows the names?
-        return space.fix(**self.fixed[name]) if name in self.fixed else space
+        if name in self.fixed:
+            space = space.fix(**self.fixed[name])
+        if name in self.spaces or name in self.fixed:  # does it know them?
+            learner.estimator(space.clip({}), task=task, seed=0, schema=schema)
+        return space
+
+
+def _check_arrays(schema: Schema, names: tuple[str, ...]) -> None:
+    """Learners of tables are not given arrays."""
+    if schema.array is None:
+        return
+    known = {n: known_learners.learner(n).features for n in known_learners.learner_names()}
+    able = [name for name, features in known.items() if features == "tensor"]
+    for name in names:
+        if known[name] != "tensor":
+            raise UsageError(
+                f"the data hold arrays (column {schema.array.name!r}), which the learner {name!r} "
+                f"does not take: use {', '.join(able) or 'one with features = tensor'}"
+            )
 
 
 def spaces_as_json(spaces: Mapping[str, Space | Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

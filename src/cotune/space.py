@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from cotune.domain import Category, Domain, Fixed, Real, Scalar, domain_of, same
+from cotune.domain import Category, Domain, Fixed, Real, Scalar, domain_of, plain, same
 from cotune.errors import UsageError, choices
 
 if TYPE_CHECKING:
@@ -206,6 +206,8 @@ class Space:
     def fix(self, **values: Any) -> Space:
         """The space in which these parameters have one value; what that rules out is gone.
 
+        The value is one of the parameter's domain; that of one which was fixed is any other.
+
         >>> Space({"kernel": ["rbf", "linear"], "gamma": when((0.1, 9.0), kernel="rbf")}).fix(
         ...     kernel="linear"
         ... )
@@ -229,6 +231,8 @@ class Space:
         if name not in values:
             return domain
         with _naming(name):
+            if isinstance(domain, Fixed):
+                return Fixed(plain(values[name]))
             return Fixed(domain.normalise(values[name]))
 
     def sample(self, rng: np.random.Generator) -> Params:

@@ -77,3 +77,5 @@ class Step(msgspec.Struct, frozen=True):
     of: int
     report: dict[str, Any] = {}
     chosen: Trial | None = None
+    #: What the method has trained on the way, if it has: a fitted estimator. None is trained then.
+    model: Any = None

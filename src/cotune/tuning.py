@@ -14,6 +14,8 @@ from cotune.data.schema import TaskKind
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
 from cotune.methods import method as find_method
+from cotune.methods import takes
+from cotune.model import Model
 from cotune.outcome import MODEL, Outcome
 from cotune.party.task import Configuration
 from cotune.problem import Budget, Scaling, Weights
@@ -41,7 +43,7 @@ def tune(
     seed: int = 0,
     train: bool = True,
     merge_every: int | None = None,
-    holdout: float = 0.0,
+    holdout: float | None = None,
     rounds: int | None = None,
     fits: int | None = None,
     seconds: float | None = None,
@@ -57,13 +59,13 @@ def tune(
     federation
         From `cotune.simulate`, or one of real parties.
     method
-        `flora` (few rounds), `dash` (many), `flash` (many learners), `defaults` (no search);
-        `central` and `multishot` are references for simulations. `cotune.method_names()` lists
-        all.
+        `flora` (few rounds), `dash` (many), `flash` (many learners), `fedex` (networks, tuned while
+        they train), `defaults` (no search); `central` and `multishot` are references for
+        simulations. `cotune.method_names()` lists all.
     learners
         Names of the learners to choose from: `hgb svm mlp random_forest decision_tree extra_tree
-        extra_trees logistic_regression xgboost lightgbm`, or your own. By default a boosted, a
-        bagged and a linear one.
+        extra_trees logistic_regression xgboost lightgbm torch_mlp cnn char_lstm`, or your own. By
+        default a boosted, a bagged and a linear one; for `fedex` torch_mlp.
     trials
         Configurations per learner.
     metric
@@ -94,11 +96,11 @@ def tune(
         by every party for itself, this many in one message, and merged. Costs some accuracy.
     holdout
         The share of every party's rows that is set aside before anything else; `cotune.evaluate`
-        judges the model by them.
+        judges the model by them. None by default, a tenth for `fedex`.
     rounds, fits, seconds, bytes
         Budgets of the search: a round that could exceed one is not begun, and the best so far is
         taken. Seconds are those of the rounds, without the start of the workers. The training
-        that follows is not limited.
+        that follows is not limited. For `fedex`, `rounds` are those of training.
     run
         A folder for the journal and the outcome: a killed run can then be resumed. Without it
         nothing is written.
@@ -190,7 +192,7 @@ def _conduct(
             ended = _run_method(bound, settings, steps, shown)
             outcome = _outcome(bound, settings, steps, ended, run)
             if settings.train and may_train:
-                outcome = _trained(bound, settings, outcome, shown)
+                outcome = _trained(bound, settings, outcome, shown, steps[-1].model)
         run.finish(outcome.encoded())
         return outcome
     finally:
@@ -202,15 +204,18 @@ def _run_method(
 ) -> str:
     """Fill `steps`; the return value says why the run ended."""
     options = dict(settings.options)
-    if settings.budget.trials is not None and _takes_trials(settings.method):
-        options["trials"] = settings.budget.trials
+    for name in ("trials", "rounds"):
+        if getattr(settings.budget, name) is not None and takes(settings.method, name):
+            options[name] = getattr(settings.budget, name)
+    if "rounds" in options:  # of training; what else is asked comes on top
+        federation.budget = msgspec.structs.replace(federation.budget, rounds=None)
     try:
         schema = agree(
             federation,
             folds=settings.folds,
             task=settings.expected_task,
             drop=settings.drop,
-            holdout=settings.holdout,
+            holdout=settings.held,
             seed=settings.seed,
         )
         problem = federation.problem = settings.problem(schema)
@@ -223,22 +228,29 @@ def _run_method(
 
 
 def _trained(
-    federation: Federation, settings: Settings, outcome: Outcome, shown: Progress
+    federation: Federation, settings: Settings, outcome: Outcome, shown: Progress, ready: Any
 ) -> Outcome:
-    """The outcome with the model that the federation trains; saved in the run's folder."""
-    from cotune.training import train
+    """The outcome with the model that the federation trains; saved in the run's folder.
+
+    A method may have trained it on the way: then it is `ready`.
+    """
+    from cotune.training import about, train
 
     searched = federation.ledger.rounds
     federation.budget = Budget()
     best = Configuration(outcome.best_learner, outcome.best_params)
     try:
-        model = train(
-            federation,
-            outcome.problem,
-            best,
-            lambda stage: shown.stage(stage, best.learner),
-            settings.merge_every,
-        )
+        if ready is not None:
+            told = about(federation, list(federation.ledger))
+            model = Model.of(outcome.problem, best, ready, told)
+        else:
+            model = train(
+                federation,
+                outcome.problem,
+                best,
+                lambda stage: shown.stage(stage, best.learner),
+                settings.merge_every,
+            )
         if outcome.run is not None:
             model.save(Path(outcome.run) / MODEL)
     except (UsageError, DataError) as error:  # not of the kind after which a run is discarded
@@ -249,12 +261,6 @@ def _trained(
     outcome = msgspec.structs.replace(outcome, rounds=tuple(federation.ledger), searched=searched)
     vars(outcome)["model"] = model
     return outcome
-
-
-def _takes_trials(name: str) -> bool:
-    from inspect import signature
-
-    return "trials" in signature(find_method(name)).parameters
 
 
 def _trials(steps: list[Step]) -> list[Trial]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -95,6 +95,7 @@ class Federation:
         if self.timeout is not None and not self.timeout > 0:
             raise UsageError(f"the timeout is {self.timeout}: give a number of seconds above 0")
         self.parties = self.engine.parties()
+        self._wanted = tuple(self.parties)  # of the round under way
         self._absent: dict[str, tuple[int, int]] = {}  # party: (next round to ask, absence)
         self._told: set[str] = set()  # parties that have the problem
         self._since = 0  # the last round before the computation that is checkpointed
@@ -128,16 +129,29 @@ class Federation:
         assert entry.replies is not None
         return {p: decode_body(task, body, self.problem) for p, body in entry.replies.items()}
 
-    def sum(self, task: Task, otherwise: Task | None = None) -> Sums:
-        """The total of the parties' replies, and nothing else; `otherwise` as in `gather`."""
-        entry = self._round(task, "sum", otherwise)
+    def sum(
+        self, task: Task, otherwise: Task | None = None, among: Sequence[str] | None = None
+    ) -> Sums:
+        """The total of the parties' replies, and nothing else; `otherwise` as in `gather`.
+
+        With `among` only these parties are asked, and the quorum is one of them.
+        """
+        entry = self._round(task, "sum", otherwise, among)
         assert entry.total is not None
         return Sums(entry.total, entry.answered)
 
-    def checkpoint(self, state: bytes) -> None:
-        """Keep what a long computation has come to, and what its rounds cost."""
-        self.journal.checkpoint(self._since, self._held or [], state)
+    def checkpoint(self, state: bytes, parts: Mapping[str, bytes] = {}) -> None:
+        """Keep what a long computation has come to, and what its rounds cost.
+
+        `parts` of it that are large and do not change each time can be kept one by one: `part`
+        gives them back.
+        """
+        self.journal.checkpoint(self._since, self._held or [], state, parts)
         self._held = []
+
+    def part(self, name: str) -> bytes | None:
+        """A part that a checkpoint of the computation under way has kept."""
+        return self.journal.part(self._since, name)
 
     def restored(self) -> bytes | None:
         """Begin a long computation: where it stood at its last checkpoint, if it was begun before.
@@ -166,9 +180,16 @@ class Federation:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _round(self, task: Task, verb: Verb, otherwise: Task | None) -> Round:
+    def _round(
+        self,
+        task: Task,
+        verb: Verb,
+        otherwise: Task | None,
+        among: Sequence[str] | None = None,
+    ) -> Round:
         """One round: from the journal if it was finished before, from the parties otherwise."""
         number = self.ledger.rounds + 1
+        self._wanted = tuple(self.parties if among is None else among)
         asked = self._present(number)
         request = Request(self.run, number, verb, task, self.problem.digest if self.problem else "")
         if self._held is not None:
@@ -274,8 +295,8 @@ class Federation:
 
     def _present(self, number: int) -> tuple[str, ...]:
         """The parties to ask: all but those that were late or lost a short while ago."""
-        present = tuple(p for p in self.parties if self._absent.get(p, (0, 0))[0] <= number)
-        return present if len(present) >= self._needed() else tuple(self.parties)
+        present = tuple(p for p in self._wanted if self._absent.get(p, (0, 0))[0] <= number)
+        return present if len(present) >= self._needed() else self._wanted
 
     def _note_absent(self, entry: Round) -> None:
         for party in entry.asked:
@@ -287,7 +308,7 @@ class Federation:
                 self._absent.pop(party, None)
 
     def _needed(self) -> int:
-        return max(1, math.ceil(self.quorum * len(self.parties)))
+        return max(1, math.ceil(self.quorum * len(self._wanted)))
 
     def _check_quorum(self, task: Task, answers: _Answers, asked: tuple[str, ...]) -> None:
         """Enough parties answered; and before the problem is agreed, none has unfit data."""
@@ -298,7 +319,7 @@ class Federation:
         if answered < self._needed():
             party, refusal = next(iter(answers.failures.items()))
             raise FederationError(
-                f"{answered} of {len(self.parties)} parties answered, {self._needed()} are needed; "
+                f"{answered} of {len(self._wanted)} parties answered, {self._needed()} are needed; "
                 f"{party}: {refusal.sentence}. Mend it and resume, or lower the quorum"
             )
 

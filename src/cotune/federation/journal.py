@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,8 @@ _TABLES = (
     number INTEGER PRIMARY KEY, request TEXT NOT NULL, round BLOB NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS checkpoints (
     since INTEGER PRIMARY KEY, state BLOB NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS parts (
+    since INTEGER, name TEXT, part BLOB NOT NULL, PRIMARY KEY (since, name))""",
 )
 
 
@@ -33,7 +35,8 @@ class Journal:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         with self._plain_errors():
-            self._database = sqlite3.connect(path or ":memory:", check_same_thread=False)
+            # without a path a file of SQLite's own, which is gone with the connection
+            self._database = sqlite3.connect(path or "", check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=DELETE")
             self._check_format()
             for table in _TABLES:
@@ -71,14 +74,31 @@ class Journal:
                 "INSERT INTO rounds VALUES (?, ?, ?)", (entry.number, request, encode(entry))
             )
 
-    def checkpoint(self, since: int, rounds: Sequence[Round], state: bytes) -> None:
-        """Keep what a computation that began after round `since` has come to by these rounds."""
+    def checkpoint(
+        self, since: int, rounds: Sequence[Round], state: bytes, parts: Mapping[str, bytes] = {}
+    ) -> None:
+        """Keep what a computation that began after round `since` has come to by these rounds.
+
+        Of its `parts` those that are given replace earlier ones, the others stay as they are.
+        """
         with self._plain_errors(), self._database:
             self._database.executemany(
                 "INSERT INTO rounds VALUES (?, ?, ?)",
                 [(entry.number, "checkpoint", encode(entry)) for entry in rounds],
             )
             self._database.execute("REPLACE INTO checkpoints VALUES (?, ?)", (since, state))
+            self._database.executemany(
+                "REPLACE INTO parts VALUES (?, ?, ?)",
+                [(since, name, part) for name, part in parts.items()],
+            )
+
+    def part(self, since: int, name: str) -> bytes | None:
+        """A part of the last checkpoint, if it was ever given."""
+        with self._plain_errors():
+            row = self._database.execute(
+                "SELECT part FROM parts WHERE since = ? AND name = ?", (since, name)
+            ).fetchone()
+        return None if row is None else row[0]
 
     def computed(self, since: int) -> bool:
         """Whether a computation that began after that round has a checkpoint."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from functools import cache
 from typing import TYPE_CHECKING
 
 from cotune.errors import UsageError, choices
@@ -27,6 +28,9 @@ _BUILT_IN = {
     "logistic_regression": ("linear", "LogisticRegression"),
     "xgboost": ("boosting", "XGBoost"),
     "lightgbm": ("boosting", "LightGBM"),
+    "torch_mlp": ("torch", "Perceptron"),
+    "cnn": ("torch", "Convolutional"),
+    "char_lstm": ("torch", "CharacterLSTM"),
 }
 
 _registered: dict[str, Learner] = {}
@@ -89,7 +93,9 @@ def _installed(learner: Learner) -> bool:
     return learner.library is None or importlib.util.find_spec(learner.library) is not None
 
 
+@cache
 def _entry_points() -> tuple[EntryPoint, ...]:
+    """Looked for once: that takes longer than many a fit."""
     import importlib.metadata
 
     return tuple(importlib.metadata.entry_points(group=_GROUP))

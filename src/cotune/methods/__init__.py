@@ -18,6 +18,7 @@ _BUILT_IN = {
     "dash": "cotune.methods.dash",
     "flora": "cotune.methods.flora",
     "flash": "cotune.methods.flash",
+    "fedex": "cotune.methods.fedex",
     "multishot": "cotune.methods.multishot",
     "central": "cotune.methods.central",
     "defaults": "cotune.methods.defaults",
@@ -54,6 +55,13 @@ def method_names() -> tuple[str, ...]:
     """All names that `method` knows."""
     installed = [point.name for point in entry_points(group="cotune.methods")]
     return tuple(dict.fromkeys([*_BUILT_IN, *_registered, *installed]))
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether the method has the option."""
+    from inspect import signature
+
+    return option in signature(method(name)).parameters
 
 
 def options_of(name: str, given: dict[str, Any]) -> dict[str, Any]:

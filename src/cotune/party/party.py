@@ -84,6 +84,7 @@ class Party:
         self._all_rows = frame
         self.frame = frame  # the rows to learn from
         self.held_out = frame.iloc[:0]
+        self._set_aside = 0.0, 0
         self.target = target
         self._workers = workers
         self._scratch = scratch
@@ -130,7 +131,9 @@ class Party:
 
     def set_aside(self, share: float, seed: int) -> None:
         """Hold rows out, before anything is learnt from any: the same for the same seed."""
-        self.frame, self.held_out = set_aside(self._all_rows, self.target, share, seed)
+        if self._set_aside != (share, seed):
+            self.frame, self.held_out = set_aside(self._all_rows, self.target, share, seed)
+            self._set_aside = share, seed
 
     def arrays(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
         """The rows to learn from, encoded by the schema, and the target; not to be changed."""
@@ -142,6 +145,17 @@ class Party:
         assert self._rows is not None
         self._rows.prepare(features)
         return self._rows.folder
+
+    def held_folder(self, features: Features) -> Path:
+        """Like `folder`, for the rows that are set aside."""
+        assert self._rows is not None
+        rows = Rows(self._rows.folder / "held", self.held_out, self.problem)
+        rows.prepare(features)
+        return rows.folder
+
+    def kept(self, name: str) -> Path:
+        """A folder for what the party must remember between rounds; not made yet."""
+        return (self._state or self._scratch) / self.name / self._run / name
 
     def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a module's function on a worker: for what takes long. One thread, one process."""
@@ -222,7 +236,7 @@ class Party:
         reply = task.perform(self)
         if request.verb == "gather":
             return Gathered(msgspec.Raw(encode(reply)), self._cost)
-        terms, weight = task.terms(self._problem), self.weight
+        terms, weight = task.terms(self._problem), task.weight(self)
         values = {name: getattr(reply, name) for name in terms}
         values["own"] = [weight, self._cost.fits, self._cost.cpu_seconds]
         return Summand(pack_terms(terms | OWN_TERMS, values, weight))

@@ -77,6 +77,10 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
         """The fields of the reply that can be summed; none by default."""
         raise CotuneError(f"the task {self.name} has no terms to sum: use gather")
 
+    def weight(self, party: Party) -> float:
+        """The party's share in a mean of weighted terms."""
+        return party.weight
+
     def most_fits(self, problem: Problem) -> int:
         """An upper bound of the fits at one party, known before the round is begun."""
         return 0

@@ -19,7 +19,7 @@ from cotune.testing.tables import make_tables
 
 def it_names_itself_and_its_rows(learner: Learner) -> None:
     assert learner.name.isidentifier(), "the name is used in --learner and in file names"
-    assert learner.features in ("codes", "dense")
+    assert learner.features in ("codes", "dense", "tensor")
     assert set(learner.tasks) <= {"classification", "regression"}
     assert learner.tasks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from cotune.errors import UsageError, choices
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
+    from cotune.federation.ledger import Round
     from cotune.model import Model
     from cotune.party.task import Configuration
     from cotune.problem import Problem
@@ -38,6 +39,7 @@ TRAINERS = {
     "histogram": "cotune.training.histogram:histogram",
     "tree": "cotune.training.tree:tree",
     "forest": "cotune.training.forest:forest",
+    "rounds": "cotune.training.rounds:rounds",
     "ensemble": "cotune.training.ensemble:ensemble",
 }
 
@@ -125,13 +127,17 @@ def train(
         except StopIteration as end:
             estimator = end.value
             break
-    rounds = list(federation.ledger)[begun:]
-    about = {
+    told = about(federation, list(federation.ledger)[begun:])
+    if merge_every is not None and _is_boosted(configuration.learner):
+        told["merged_every"] = merge_every
+    return Model.of(problem, configuration, estimator, told)
+
+
+def about(federation: Federation, rounds: Sequence[Round]) -> dict[str, Any]:
+    """What a model says of its training, which took these rounds."""
+    return {
         "parties": len(federation.parties),
         "rounds": len(rounds),
         "bytes_up": sum(entry.bytes_up for entry in rounds),
         "bytes_down": sum(entry.bytes_down for entry in rounds),
     }
-    if merge_every is not None and _is_boosted(configuration.learner):
-        about["merged_every"] = merge_every
-    return Model.of(problem, configuration, estimator, about)

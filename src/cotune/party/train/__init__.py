@@ -1,7 +1,16 @@
 """The tasks of federated training, a file for each way of training."""
 
 from cotune.party.task import Task
-from cotune.party.train import assess, averaging, ensemble, forest, histogram, linear, merging
+from cotune.party.train import (
+    assess,
+    averaging,
+    ensemble,
+    forest,
+    histogram,
+    linear,
+    merging,
+    network,
+)
 
 TASKS: tuple[type[Task], ...] = (
     *linear.TASKS,
@@ -9,6 +18,7 @@ TASKS: tuple[type[Task], ...] = (
     *merging.TASKS,
     *forest.TASKS,
     *averaging.TASKS,
+    *network.TASKS,
     *ensemble.TASKS,
     *assess.TASKS,
 )
