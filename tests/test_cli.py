@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import get_args
 
 import click
 import pandas as pd
@@ -79,7 +80,10 @@ def test_the_help_lists_commands_in_the_order_of_use():
 
 
 def test_the_spellings_in_help_are_those_of_the_library():
+    from cotune.methods.exponentiated import StepSizes
+    from cotune.methods.halving import WRAPPERS
     from cotune.methods.surfaces import SURFACES
+    from cotune.party.train.network import Objective
     from cotune.problem import METRICS
     from cotune.search import SAMPLERS
     from cotune.surrogate import SURROGATES
@@ -88,6 +92,9 @@ def test_the_spellings_in_help_are_those_of_the_library():
     assert SAMPLERS == options.SAMPLERS
     assert SURFACES == options.SURFACES
     assert SURROGATES == options.SURROGATES
+    assert tuple(WRAPPERS) == options.WRAPPERS
+    assert get_args(Objective) == options.OBJECTIVES
+    assert get_args(StepSizes) == options.STEP_SIZES
     shown = " ".join(run("tune", "--help").stdout.split())
     assert ", ".join(cotune.learner_names()) in shown
 
@@ -145,13 +152,14 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         "scaling": "none",
         "train": True,
         "merge_every": 5,
-        "holdout": 0.0,
-        "rounds": 20,
+        "holdout": None,
         "fits": None,
         "seconds": 1.5,
         "bytes": None,
     }
-    assert plan.options == {"sampler": "random"}
+    assert plan.options == {"sampler": "random", "max_rounds": 20}
+    assert plan.options_of("dash") == {"sampler": "random", "rounds": 20}
+    assert plan.options_of("fedex") == {"max_rounds": 20}
 
 
 @pytest.mark.parametrize(
@@ -160,6 +168,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         ("flora", {}),
         ("flora --surface mplm --single-shot", {"surface": "mplm", "single_shot": True}),
         ("flora --few-shot 4 --repeats 2", {"few_shot": 4, "repeats": 2}),
+        ("fedex --wrapper rs --rounds 90 --arms 9", {"wrapper": "rs", "rounds": 90, "arms": 9}),
         ("flora --no-pruning --surrogate forest", {"pruning": False, "surrogate": "forest"}),
         ("flora --free-pairs --keep 3", {"free_pairs": True, "keep": 3}),
         ("flora --surface sgm+u --disclose", {"surface": "sgm+u", "disclose": True}),

@@ -93,7 +93,8 @@ _tuning = (
         show_default="hgb, random_forest, logistic_regression",
         shell_complete=completes(known_learners),
         help="What to tune, repeatable: hgb, svm, mlp, random_forest, decision_tree, extra_tree, "
-        "extra_trees, logistic_regression, xgboost, lightgbm, or your own.",
+        "extra_trees, logistic_regression, xgboost, lightgbm, torch_mlp, cnn, char_lstm, or your "
+        "own.",
     ),
     click.option(
         "--trials",

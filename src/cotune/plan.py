@@ -56,9 +56,8 @@ class Plan:
         """A comparison must not fail over the name of its last method after hours."""
         from cotune.methods import takes
 
-        for option in self.options:
-            if option == "max_rounds" or any(takes(method, option) for method in self.methods):
-                continue
+        known = {o for method in self.methods for o in OPTIONS if takes(method, o)} | {"max_rounds"}
+        for option in self.options.keys() - known:
             spelling = option.replace("_", "-")
             raise UsageError(f"--{spelling} is not an option of {', '.join(self.methods)}: omit it")
 

@@ -29,8 +29,9 @@ def make_rows(learner: Learner, kind: str, n: int = 120) -> tuple[np.ndarray, np
     score = numeric[:, 0] + (colour % 2) + 0.1 * random.normal(size=n)
     cuts = {"binary": [0.5], "multiclass": [0.0, 1.0], "regression": None}[kind]
     y = score if cuts is None else np.digitize(score, cuts)
-    if learner.features == "dense":
-        return np.column_stack([numeric, np.eye(4)[colour]]), y
+    if learner.features != "codes":
+        kind = np.float32 if learner.features == "tensor" else float
+        return np.column_stack([numeric, np.eye(4)[colour]]).astype(kind), y
     X = np.column_stack([numeric, colour])
     X[random.random(X.shape) < 0.1] = np.nan
     return X, y

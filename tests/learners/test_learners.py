@@ -14,9 +14,11 @@ from cotune.errors import UsageError
 from cotune.learners import learner, learner_names
 from tests.learners.rows import KINDS, make_rows, make_schema, task_of
 
+#: Learners of tables; the others' rows are in test_torch.py.
+NAMES = [name for name in learner_names() if learner(name).shape is None]
 CASES = [
     pytest.param(name, kind, id=f"{name}-{kind}")
-    for name in learner_names()
+    for name in NAMES
     for kind in KINDS
     if task_of(kind) in learner(name).tasks
 ]
@@ -83,7 +85,7 @@ def test_defaults_find_the_signal(name, kind):
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
-@pytest.mark.parametrize("name", learner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_classifiers_score_every_class(name, kind):
     chosen = learner(name)
     X, y = make_rows(chosen, kind)
@@ -96,13 +98,13 @@ def test_classifiers_score_every_class(name, kind):
         assert len(model.decision_function(X)) == 120
 
 
-@pytest.mark.parametrize("name", learner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_an_estimator_runs_on_one_thread(name):
     model = learner(name).estimator({}, task="classification", seed=0, schema=make_schema())
     assert model.get_params().get("n_jobs") in (1, None)
 
 
-@pytest.mark.parametrize("name", learner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_fitted_estimator_can_be_copied_and_pickled(name):
     chosen = learner(name)
     X, y = make_rows(chosen, "binary")
@@ -128,13 +130,13 @@ def test_columns_may_be_empty_and_codes_unseen(name, empty):
     assert model.predict(unseen).shape == (2,)
 
 
-@pytest.mark.parametrize("name", learner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_an_unknown_parameter_is_named(name):
     with pytest.raises(UsageError, match=f"unknown {name} parameter 'speed'"):
         learner(name).estimator({"speed": 1}, task="classification", seed=0, schema=make_schema())
 
 
-@pytest.mark.parametrize("name", learner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_an_unknown_space_is_named(name):
     with pytest.raises(UsageError, match="unknown space 'papers': did you mean 'paper'"):
         learner(name).space("classification", "papers")

@@ -16,7 +16,7 @@ from tests.learners.rows import make_schema
 
 BUILT_IN = (
     "hgb svm mlp random_forest decision_tree extra_tree extra_trees logistic_regression "
-    "xgboost lightgbm"
+    "xgboost lightgbm torch_mlp cnn char_lstm"
 )
 
 
@@ -30,6 +30,9 @@ MINE = Mine()
 @pytest.fixture(autouse=True)
 def clean_registry(monkeypatch):
     monkeypatch.setattr(cotune.learners, "_registered", {})
+    cotune.learners._entry_points.cache_clear()
+    yield
+    cotune.learners._entry_points.cache_clear()
 
 
 def install(monkeypatch, *entries):

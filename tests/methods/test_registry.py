@@ -17,8 +17,8 @@ def one_tree(federation, problem, *, depth=2):
 
 
 def test_built_in_methods_are_known():
-    names = ("dash", "flora", "flash", "multishot", "central", "defaults")
-    assert methods.method_names()[:6] == names
+    names = ("dash", "flora", "flash", "fedex", "multishot", "central", "defaults")
+    assert methods.method_names()[:7] == names
 
 
 def test_an_unknown_method_is_answered_with_the_closest():

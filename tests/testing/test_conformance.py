@@ -8,7 +8,20 @@ from cotune.methods import method_names
 from cotune.testing import ENGINE_CHECKS, LEARNER_CHECKS, METHOD_CHECKS
 
 #: Fewer fits where a method's own defaults would take minutes; the program is the same.
-OPTIONS = {"flash": {"first": 0.5}, "flora": {"few_shot": 3}}
+OPTIONS = {
+    "flash": {"first": 0.5},
+    "flora": {"few_shot": 3},
+    "fedex": {
+        "learners": ["torch_mlp"],
+        "fixed": {"torch_mlp": {"hidden": 16, "layers": 1}},
+        "rounds": 12,
+        "max_rounds": 6,
+        "eta": 2,
+        "eliminations": 2,
+        "arms": 3,
+        "clients_per_round": 3,
+    },
+}
 
 
 def name_of(check):

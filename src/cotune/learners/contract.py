@@ -44,6 +44,8 @@ class Learner(ABC):
     name: ClassVar[str]
     features: ClassVar[Literal["codes", "dense", "tensor"]]
     tasks: ClassVar[tuple[TaskKind, ...]] = ("classification", "regression")
+    #: The shape of some row that the learner takes, if it takes arrays only: images, or characters.
+    shape: ClassVar[tuple[int, ...] | None] = None
     #: The package that must be importable (its top-level name), None if cotune itself needs it.
     library: ClassVar[str | None] = None
     #: The extra of cotune that brings the library, for the error when it is not installed.

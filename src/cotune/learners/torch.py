@@ -14,12 +14,13 @@ from cotune.errors import UsageError, choices
 from cotune.learners import register_learner, require
 from cotune.learners.contract import Learner, SpaceName
 from cotune.learners.declared import Table, table
-from cotune.networks.parts import Common, Local, Server
+from cotune.networks.parts import Local, Server
 from cotune.space import Space
 
 if TYPE_CHECKING:
     from cotune.data.schema import Schema, TaskKind
     from cotune.networks.flat import Network
+    from cotune.networks.one_client import OneClient
 
 #: FedEx, appendix D.2: settings of the local training ... (the paper's space has FedProx's mu, too)
 _CLIENT = table(
@@ -93,6 +94,8 @@ class NetworkLearner(Learner):
     def estimator(
         self, params: Mapping[str, Any], *, task: TaskKind, seed: int, schema: Schema
     ) -> OneClient:
+        from cotune.networks.one_client import OneClient
+
         require(self)
         known = self.defaults(task)
         for name in params:
@@ -132,45 +135,6 @@ def _shape(schema: Schema) -> tuple[int, ...]:
     return dense_form(np.empty((0, len(schema.columns))), schema).shape[1:]
 
 
-class OneClient:
-    """A network trained on one client's rows, by scikit-learn's interface."""
-
-    def __init__(
-        self, learner: NetworkLearner, params: dict[str, Any], schema: Schema, seed: int
-    ) -> None:
-        self.learner = learner
-        self.params = params
-        self.schema = schema
-        self.seed = seed
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return dict(self.params)
-
-    def fit(self, X: np.ndarray, y: np.ndarray) -> OneClient:
-        """Rounds of local training and aggregation, the client being the only one."""
-        from cotune.networks.flat import as_tensor
-        from cotune.problem import seed_of
-
-        rows, local = as_tensor(X), Local.of(self.params)
-        classes = int(y.max()) + 1 if self.schema.task == "classification" else None
-        self.network_ = self.learner.network(self.params, self.schema, self.seed, classes)
-        target, server = self.network_.target(y), Server.of(self.params)
-        common = Common(self.network_.weights.astype(float))
-        for number in range(self.params["rounds"]):
-            weights = common.weights.astype(np.float32)
-            self.network_.load(weights)
-            self.network_.train(rows, target, local, seed_of(self.seed, "round", number))
-            common.take(self.network_.weights - weights.astype(float), server)
-        self.network_.load(common.weights.astype(np.float32))
-        return self
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        return self.network_.predict(X)
-
-    def predict_proba(self, X: np.ndarray) -> np.ndarray:
-        return self.network_.predict_proba(X)
-
-
 class Perceptron(NetworkLearner):
     """Fully connected layers, for tables and for small images."""
 
@@ -185,6 +149,7 @@ class Convolutional(NetworkLearner):
 
     name = "cnn"
     tasks = ("classification",)
+    shape = (8, 8)
     factory = "cotune.networks.modules:convolutional"
     settings = table(network="cifar", channels=32, hidden=64)
 
@@ -194,6 +159,7 @@ class CharacterLSTM(NetworkLearner):
 
     name = "char_lstm"
     tasks = ("classification",)
+    shape = (80,)
     factory = "cotune.networks.modules:CharacterLSTM"
     settings = table(embedding=8, hidden=256, layers=2)
 

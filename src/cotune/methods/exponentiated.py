@@ -36,6 +36,9 @@ class Options(msgspec.Struct, frozen=True):
     validation: float
 
 
+#: Losses lie between 0 and 1, or are not far from it, and are told to about 1e-9.
+LEAST_GRADIENT = 1e-9
+
 # The mathematics of Algorithm 2 and appendices C.3 and F
 
 
@@ -54,12 +57,16 @@ def gradient(
 
 
 def step_of(kind: StepSizes, gradients: np.ndarray, squares: float) -> float:
-    """eta_t of appendix F; `squares` adds up the largest entries squared, round t's with them."""
+    """eta_t of appendix F; `squares` adds up the largest entries squared, round t's with them.
+
+    Gradients that are nothing but rounding errors have a step of 0: an aggressive one would make
+    a difference of them.
+    """
     base = math.sqrt(2.0 * math.log(len(gradients)))
     if kind == "constant":
         return base
     size = float(np.abs(gradients).max()) if kind == "aggressive" else math.sqrt(squares)
-    return base / size if size else 0.0
+    return base / size if size > LEAST_GRADIENT else 0.0
 
 
 def exponentiated(theta: np.ndarray, gradients: np.ndarray, step: float) -> np.ndarray:

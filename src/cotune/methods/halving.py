@@ -120,6 +120,8 @@ def asynchronous_halving(total: int, most: int, eta: int = 3, eliminations: int 
     No rung waits to be full: an arm goes on as soon as it is among the best 1/eta of those that
     came as far, and a new one is begun if there is none.
     """
+    if total < most:
+        raise _too_few(total, most)
     ends = [max(1, round(most * float(eta) ** (i - eliminations))) for i in range(eliminations + 1)]
     ends = sorted(set(ends))
     scores: list[dict[int, float]] = [{} for _ in ends]
@@ -133,8 +135,6 @@ def asynchronous_halving(total: int, most: int, eta: int = 3, eliminations: int 
             break
         left -= cost
         scores[rung][arm] = yield Job(arm, ends[rung])
-    if not scores[0]:
-        raise _too_few(total, most)
 
 
 def _promoted(scores: list[dict[int, float]], eta: int) -> tuple[int | None, int]:

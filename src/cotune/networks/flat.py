@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -47,6 +47,10 @@ class Network:
             if end <= len(self._gradient):
                 held.grad = self._gradient[begin:end].view(held.shape)
             begin = end
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are made anew: those of views would be no views any more."""
+        return Network, (self.module, self._schema)
 
     def load(self, weights: np.ndarray) -> None:
         self.flat.copy_(torch.from_numpy(weights))

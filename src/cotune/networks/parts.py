@@ -13,6 +13,9 @@ import numpy as np
 BETA_2 = 0.99
 TAU = 1e-3
 
+#: No weight may move farther in one round: the private ways of adding need to know.
+FARTHEST = 2.0**10
+
 Above0 = Annotated[float, msgspec.Meta(gt=0)]
 AtLeast0 = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

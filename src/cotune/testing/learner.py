@@ -139,6 +139,9 @@ def _configurations(learner: Learner, task: TaskKind) -> Iterator[dict[str, Any]
 def _rows(learner: Learner) -> Iterator[tuple[Schema, np.ndarray, np.ndarray]]:
     """Rows of one party, in the form that the learner wants, for each of its tasks."""
     for task in learner.tasks:
+        if learner.shape is not None:
+            yield _arrays(learner, task)
+            continue
         table = make_tables(parties=1, rows=80, task=task)["party-1"]
         schema = Schema(
             target="target",
@@ -152,6 +155,20 @@ def _rows(learner: Learner) -> Iterator[tuple[Schema, np.ndarray, np.ndarray]]:
         )
         X, y = encode(table, schema, learner.features), encode_target(table, schema)
         yield schema, X, y if task == "classification" else (y - 50) / 20
+
+
+def _arrays(learner: Learner, task: TaskKind) -> tuple[Schema, np.ndarray, np.ndarray]:
+    """Images, or characters, of the shape that the learner names."""
+    assert learner.shape is not None
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 40)
+    codes = 97 if len(learner.shape) == 1 else 0
+    column = Column("cells", "array", shape=learner.shape, codes=codes)
+    shape = (len(y), *learner.shape)
+    shift = y.reshape(-1, *[1] * len(learner.shape))
+    X = (rng.integers(0, 30, shape) + 30 * shift).astype(np.int8)
+    schema = Schema("target", task, (column,), ("a", "b", "c"))
+    return schema, X if codes else (X / 30).astype(np.float32), y
 
 
 def _fitted(

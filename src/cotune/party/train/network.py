@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
+from cotune.networks.parts import FARTHEST
 from cotune.party.task import RESOLUTION, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from cotune.party.party import Party
     from cotune.problem import Problem
 
-#: No weight may move farther in one round: the private ways of adding need to know.
-FARTHEST = 2.0**10
 #: Clients whose rows a worker keeps at hand.
 CACHED = 32
 
