@@ -40,6 +40,8 @@ import numpy as np
 from common import SEED, Table, parser, save
 from scipy import stats
 
+from cotune.methods.exponentiated import exponentiated
+
 #: Deviations V of the task optima, in units of D.
 DEVIATIONS = (0.02, 0.06, 0.2)
 HORIZONS = (10, 100, 1000, 10_000, 100_000)
@@ -171,18 +173,6 @@ def _regrets(
 
 
 # FedEx
-
-
-def exponentiated(theta: np.ndarray, gradient: np.ndarray, step: float) -> np.ndarray:
-    """Algorithm 2's last two lines: theta exp(-step gradient), to sum one over the last axis.
-
-    >>> exponentiated(np.array([0.5, 0.5]), np.array([np.log(3.0), 0.0]), 1.0)
-    array([0.25, 0.75])
-    """
-    # A share that has become zero stays so, and must not set the scale.
-    exponent = np.where(theta > 0, -step * gradient, -np.inf)
-    weights = theta * np.exp(exponent - exponent.max(axis=-1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def fedex(feedback: np.ndarray, eta: float, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

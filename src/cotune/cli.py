@@ -356,18 +356,30 @@ def runs(folder: Path, as_json: bool) -> None:
 @cli.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--trials", is_flag=True, help="List every trial.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a picture of the run instead: a PNG, SVG or PDF file.",
+)
 @json_option
-def show(folder: Path, trials: bool, as_json: bool) -> None:
+def show(folder: Path, trials: bool, plot: Path | None, as_json: bool) -> None:
     """Show how a run ended, or how far it is.
 
     \b
     Examples:
       cotune show runs/20250131-120000-digits-dash
       cotune show runs/20250131-120000-digits-dash --trials --json
+      cotune show runs/20250131-120000-digits-fedex --plot curve.png
     """
     from cotune.outcome import Outcome
 
-    if (folder / COMPARISON).exists():
+    if plot is not None:
+        from cotune.report.plots import plot as picture
+
+        picture(Outcome.load(folder), plot)
+        _say(f"written to {plot}")
+    elif (folder / COMPARISON).exists():
         _show_comparison(folder, as_json)
     elif not (folder / "outcome.json").exists():
         _show_unfinished(folder, as_json)

@@ -42,7 +42,19 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
         _print_unbroken(console, "run", outcome.run)
     if outcome.model_folder is not None:
         _print_unbroken(console, "model", outcome.model_folder)
+    if outcome.report.get("online"):
+        _show_curve(console, outcome.report["online"])
     _show_failures(console, outcome.ledger.failures)
+
+
+def _show_curve(console: Console, points: Sequence[Mapping[str, Any]]) -> None:
+    """FedEx's figure 4 as a table: what the best arm so far loses on rows that were set aside."""
+    table = _table(numbers=("rounds", "arm", "global", "personalized"))
+    table.title = "test loss against rounds of training"
+    for point in points:
+        losses = (figure(point["global"]), figure(point["personalized"]))
+        table.add_row(str(point["rounds"]), str(point["arm"]), *losses)
+    console.print(table)
 
 
 def _figures(report: Mapping[str, Any]) -> list[str]:

@@ -70,11 +70,14 @@ def step_of(kind: StepSizes, gradients: np.ndarray, squares: float) -> float:
 
 
 def exponentiated(theta: np.ndarray, gradients: np.ndarray, step: float) -> np.ndarray:
-    """theta * exp(-step * gradients), on the simplex again; by logarithms: nothing overflows."""
+    """theta * exp(-step * gradients), on the simplex again; by logarithms: nothing overflows.
+
+    Of several distributions, one per row, each is moved by itself.
+    """
     with np.errstate(divide="ignore"):
         powers = np.log(theta) - step * gradients
-    grown = np.exp(powers - powers.max())
-    shares: np.ndarray = grown / grown.sum()
+    grown = np.exp(powers - powers.max(axis=-1, keepdims=True))
+    shares: np.ndarray = grown / grown.sum(axis=-1, keepdims=True)
     return shares
 
 

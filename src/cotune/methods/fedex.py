@@ -140,7 +140,7 @@ class _Run:
     ) -> None:
         self._federation, self._problem, self._options = federation, problem, options
         self._schedule, self._rounds, self._most = schedule, rounds, most
-        self._every = max(1, rounds // curve) if curve else None
+        self._every = -(-rounds // curve) if curve else None
         restored = federation.restored()
         self._known = read(restored, Known) if restored else Known()
 
