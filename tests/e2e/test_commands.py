@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 COTUNE = (sys.executable, "-m", "cotune.cli")
@@ -241,3 +242,31 @@ def test_a_run_that_met_a_limit_goes_on_once_it_is_lifted(place, whole):
     stderr = place.run(*arguments, code=4, preexec_fn=_limited_files).stderr
     assert "Traceback" not in stderr
     assert comparable(place.json("resume", "full")) == comparable(whole[1])
+
+
+def test_a_killed_fedex_run_on_images_resumes_to_the_same_model(place):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 120)
+    images = (rng.integers(0, 80, (120, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
+    np.savez(place.folder / "images.npz", X=images, y=labels)
+    arguments = (
+        "tune", "images.npz", "--method", "fedex", "--learner", "cnn", "--parties", "6",
+        "--fix", "cnn.channels=2", "--fix", "cnn.hidden=4", "--wrapper", "sha", "--rounds", "60",
+        "--max-rounds", "24", "--clients-per-round", "3", "--objective", "personalized",
+        "--arms", "3",
+    )  # fmt: skip
+    whole = place.json(*arguments, "--run", "whole")
+    process = place.start_and_wait(*arguments, "--run", "killed", run="killed", rounds=15)
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    assert comparable(place.json("resume", "killed")) == comparable(whole)
+    weights = "model/weights.npy"
+    expected = (place.folder / "whole" / weights).read_bytes()
+    assert (place.folder / "killed" / weights).read_bytes() == expected
+    assert "test loss against rounds" in place.run("show", "whole").stdout
+    place.run("show", "whole", "--plot", "curve.png")
+    assert (place.folder / "curve.png").exists()
+    place.run("predict", "whole", "images.npz", "--out", "predicted.csv")
+    assert (place.folder / "predicted.csv").read_text().count("\n") == 121
+    judged = place.json("evaluate", "whole")
+    assert judged["parties"]

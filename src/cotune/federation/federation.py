@@ -168,6 +168,7 @@ class Federation:
         for entry in rounds:
             self.ledger.add(entry)
             self._note_absent(entry)
+            self._told |= set(entry.heard)
         return state
 
     def close(self) -> None:
