@@ -32,7 +32,10 @@ def main() -> int:
     if arguments.memory:
         return memory(arguments.memory)
     print(f"{'network':<10} {'by hand':>10} {'cotune':>10} {'ratio':>6}  losses differ by at most")
-    for learner, fixed in (("cnn", {"channels": 8, "hidden": 32}), ("torch_mlp", {})):
+    for learner, fixed in (
+        ("cnn", {"channels": 8, "hidden": 32}),
+        ("torch_mlp", {"hidden": 200, "layers": 2}),
+    ):
         hand, ours, gap = compared(learner, fixed, arguments.rounds)
         print(
             f"{learner:<10} {arguments.rounds / hand:>8.2f}/s {arguments.rounds / ours:>8.2f}/s "
@@ -82,6 +85,28 @@ class Ours:
         return mean
 
 
+def plain(learner: str, params: dict[str, Any]) -> Any:
+    """The same network as a tutorial has it."""
+    from torch import nn
+
+    hidden = params["hidden"]
+    if learner == "torch_mlp":
+        assert params["layers"] == 2
+        first = [nn.Flatten(), nn.Linear(SIDE * SIDE, hidden), nn.ReLU(), nn.Dropout()]
+        return nn.Sequential(
+            *first, nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(), nn.Linear(hidden, CLASSES)
+        )
+    small, large = params["channels"], 2 * params["channels"]
+    return nn.Sequential(
+        nn.Unflatten(1, (1, SIDE)),
+        *(nn.Conv2d(1, small, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(small, large, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(large, large, 3, padding=1), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(large * (SIDE // 4) ** 2, hidden), nn.ReLU(), nn.Dropout()),
+        nn.Linear(hidden, CLASSES),
+    )
+
+
 class Hand:
     """The same by a loop over clients; arms are drawn as cotune's parties do."""
 
@@ -89,12 +114,10 @@ class Hand:
         import torch
 
         from cotune.data.encode import encode, encode_target
-        from cotune.training.rounds import fresh
 
         torch.set_num_threads(len(os.sched_getaffinity(0)))  # PyTorch's own default
         self.ours, schema = ours, ours.problem.schema
-        made = fresh(ours.problem, ours.instance.learner, ours.instance.params, 0)
-        self.module = copy.deepcopy(made.module)
+        self.module = plain(ours.instance.learner, ours.instance.params)
         self.rows = {
             name: (
                 torch.from_numpy(encode(frame, schema, "tensor")),
@@ -108,7 +131,6 @@ class Hand:
         import torch
 
         from cotune.methods.exponentiated import some_of
-        from cotune.networks.modules import set_dropout
         from cotune.problem import seed_of
 
         problem, number = self.ours.problem, state.common.round
@@ -135,7 +157,9 @@ class Hand:
                 weight_decay=how["weight_decay"],
             )
             torch.manual_seed(seed)
-            set_dropout(self.module, how["dropout"])
+            for part in self.module.modules():
+                if isinstance(part, torch.nn.Dropout):
+                    part.p = how["dropout"]
             self.module.train()
             for _ in range(how["epochs"]):
                 for batch in torch.split(torch.randperm(len(y_train)), how["batch_size"]):

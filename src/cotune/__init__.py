@@ -27,6 +27,7 @@ _PUBLIC = {
     "Budget": "cotune.problem",
     "Learner": "cotune.learners.contract",
     "register_learner": "cotune.learners",
+    "register_network": "cotune.learners.torch",
     "learner_names": "cotune.learners",
     "register_method": "cotune.methods",
     "method_names": "cotune.methods",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from cotune.learners import learner_names as learner_names
     from cotune.learners import register_learner as register_learner
     from cotune.learners.contract import Learner as Learner
+    from cotune.learners.torch import register_network as register_network
     from cotune.methods import method_names as method_names
     from cotune.methods import register_method as register_method
     from cotune.model import Model as Model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
 from cotune.errors import UsageError
@@ -40,28 +41,36 @@ def convolutional(
     colours = shape[2] if len(shape) == 3 else 1
     small, large = channels, 2 * channels
     if network == "cifar":
-        convolutions = [
-            *(nn.Conv2d(colours, small, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(small, large, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(large, large, 3, padding=1), nn.ReLU()),
-        ]
+        wide = 3
+        last = [nn.Conv2d(large, large, 3, padding=1), nn.ReLU()]
     elif network == "femnist":
-        convolutions = [
-            *(nn.Conv2d(colours, small, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(small, large, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-        ]
+        wide, last = 5, []
     else:
         raise UsageError(f"network is {network!r}: choose cifar or femnist")
+    # Maxima are taken before rectifying: the same, for a quarter of the work.
+    convolutions = [
+        *(nn.Conv2d(colours, small, wide, padding="same"), _ChannelsLast()),
+        *(nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(small, large, wide, padding="same"), nn.MaxPool2d(2), nn.ReLU()),
+        *last,
+    ]
     left = large * (height // 4) * (width // 4)
     head = [nn.Flatten(), nn.Linear(left, hidden), nn.ReLU(), nn.Dropout(0.0)]
     return nn.Sequential(_ChannelsFirst(), *convolutions, *head, nn.Linear(hidden, outputs))
 
 
 class _ChannelsFirst(nn.Module):
-    """Images as they lie in files (height, width, colours), in the order that convolutions take."""
+    """Images as they lie in files (height, width, colours), by the names that convolutions use."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.unsqueeze(1) if images.dim() == 3 else images.permute(0, 3, 1, 2)
+
+
+class _ChannelsLast(nn.Module):
+    """The same values, laid out so that convolutions of few channels take two thirds of the time."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=torch.channels_last)
 
 
 class CharacterLSTM(nn.Module):

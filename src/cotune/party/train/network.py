@@ -248,7 +248,7 @@ def improve(
     start, target = network.flat.clone(), network.target(y)
     variates = _Variates(task, keep)
     steps = network.train(X, target, how, seed, variates.drift)
-    update = (network.flat - start).numpy().astype(float)
+    update = (network.flat - start).numpy()
     change = variates.change(update, steps * how.lr)
     if how.personal_mu:
         network.flat.copy_(start)
@@ -304,17 +304,20 @@ class _Client:
         rows = open_rows(folder)
         self.problem, self.X, self.y = rows.problem, as_tensor(rows.features("tensor")), rows.y
         self.worst = self.problem.metric.worst(self.problem.schema)
+        self._split: Any = None
 
     def split(self, share: float) -> tuple[Any, np.ndarray, tuple[Any, np.ndarray]]:
         """Rows and targets to train on, and those to be judged by; the same in every round."""
         from cotune.problem import seed_of
 
-        order = np.random.default_rng(seed_of(self.problem.seed, "validation")).permutation(
-            len(self.y)
-        )
-        held, train = np.split(order, [judged_by(len(self.y), share)])
-        held = held if len(held) else train
-        return self.X[train], self.y[train], (self.X[held], self.y[held])
+        if self._split is None or self._split[0] != share:
+            rng = np.random.default_rng(seed_of(self.problem.seed, "validation"))
+            order = rng.permutation(len(self.y))
+            held, train = np.split(order, [judged_by(len(self.y), share)])
+            held = held if len(held) else train
+            parts = self.X[train], self.y[train], (self.X[held], self.y[held])
+            self._split = share, parts
+        return self._split[1]
 
     def judged(self, network: Network, X: Any, y: np.ndarray) -> tuple[float, float]:
         """The loss times the rows, and the rows; nothing where the metric says nothing."""
