@@ -22,6 +22,10 @@ import numpy as np
 import pandas as pd
 
 CLIENTS, PER_ROUND, ROWS, SIDE, CLASSES = 50, 10, 400, 28, 10
+NETWORKS: dict[str, dict[str, Any]] = {
+    "cnn": {"channels": 8, "hidden": 32},
+    "torch_mlp": {"hidden": 200, "layers": 2},
+}
 
 
 def main() -> int:
@@ -32,10 +36,7 @@ def main() -> int:
     if arguments.memory:
         return memory(arguments.memory)
     print(f"{'network':<10} {'by hand':>10} {'cotune':>10} {'ratio':>6}  losses differ by at most")
-    for learner, fixed in (
-        ("cnn", {"channels": 8, "hidden": 32}),
-        ("torch_mlp", {"hidden": 200, "layers": 2}),
-    ):
+    for learner, fixed in NETWORKS.items():
         hand, ours, gap = compared(learner, fixed, arguments.rounds)
         print(
             f"{learner:<10} {arguments.rounds / hand:>8.2f}/s {arguments.rounds / ours:>8.2f}/s "

@@ -67,7 +67,7 @@ class _ChannelsFirst(nn.Module):
 
 
 class _ChannelsLast(nn.Module):
-    """The same values, laid out so that convolutions of few channels take two thirds of the time."""
+    """The same values, laid out so that convolutions of few channels take less time."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.contiguous(memory_format=torch.channels_last)

@@ -315,9 +315,10 @@ class _Client:
             order = rng.permutation(len(self.y))
             held, train = np.split(order, [judged_by(len(self.y), share)])
             held = held if len(held) else train
-            parts = self.X[train], self.y[train], (self.X[held], self.y[held])
-            self._split = share, parts
-        return self._split[1]
+            judged = self.X[held], self.y[held]
+            self._split = share, self.X[train], self.y[train], judged
+        _, X, y, judged = self._split
+        return X, y, judged
 
     def judged(self, network: Network, X: Any, y: np.ndarray) -> tuple[float, float]:
         """The loss times the rows, and the rows; nothing where the metric says nothing."""
