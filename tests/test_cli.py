@@ -236,6 +236,7 @@ def test_a_plan_survives_its_file(folder):
         ("tune iris.csv --method dahs", "did you mean 'dash'?"),
         ("compare iris.csv --method dash --method dahs", "did you mean 'dash'?"),
         ("tune iris.csv --method defaults --sampler random", "--sampler is not an option"),
+        ("compare iris.csv --method dash --method fedex", "with --metric"),
         ("tune iris.csv --surface mplm", "--surface is not an option of dash: omit it"),
         ("tune iris.csv --method dash --single-shot", "--single-shot is not an option of dash"),
         ("tune iris.csv --method flora --until 0.2", "--until is not an option of flora"),

@@ -94,7 +94,7 @@ _tuning = (
         shell_complete=completes(known_learners),
         help="What to tune, repeatable: hgb, svm, mlp, random_forest, decision_tree, extra_tree, "
         "extra_trees, logistic_regression, xgboost, lightgbm, torch_mlp, cnn, char_lstm, or your "
-        "own.",
+        "own. fedex takes networks only.",
     ),
     click.option(
         "--trials",
@@ -107,7 +107,7 @@ _tuning = (
     click.option(
         "--metric",
         metavar="NAME",
-        show_default="balanced_accuracy or rmse",
+        show_default="balanced_accuracy (fedex: accuracy) or rmse",
         shell_complete=completes(lambda: METRICS),
         help=f"{', '.join(METRICS[:-1])} or {METRICS[-1]}.",
     ),

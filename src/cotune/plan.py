@@ -56,6 +56,16 @@ class Plan:
         """A comparison must not fail over the name of its last method after hours."""
         from cotune.methods import takes
 
+        if "fedex" in self.methods and len(self.methods) > 1:
+            from cotune.settings import HOLDOUT_OF_NETWORKS
+
+            if self.settings.get("metric") is None:
+                raise UsageError(
+                    "fedex is judged by accuracy where other methods are by balanced accuracy: say "
+                    "by what to compare them, with --metric"
+                )
+            if self.settings.get("holdout") is None:  # all learn from the same rows
+                self.settings["holdout"] = HOLDOUT_OF_NETWORKS
         known = {o for method in self.methods for o in OPTIONS if takes(method, o)} | {"max_rounds"}
         for option in self.options.keys() - known:
             spelling = option.replace("_", "-")

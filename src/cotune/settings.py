@@ -81,6 +81,11 @@ class Settings(msgspec.Struct, frozen=True):
         return OF_NETWORKS if self.method == "fedex" else USUAL_LEARNERS
 
     @property
+    def least_rows(self) -> int:
+        """That a party must have: one for each fold; `fedex` has no folds."""
+        return 1 if self.method == "fedex" else self.folds
+
+    @property
     def held(self) -> float:
         """The share of every party's rows that is set aside."""
         if self.holdout is None:
@@ -99,11 +104,7 @@ class Settings(msgspec.Struct, frozen=True):
         if metric(chosen).task != schema.task:
             fitting = [m.name for m in METRICS.values() if m.task == schema.task]
             raise UsageError(f"{chosen} is not a metric for {schema.task}: {', '.join(fitting)}")
-        names = self.learners or tuple(
-            name
-            for name in self.usual_learners
-            if schema.task in known_learners.learner(name).tasks
-        )
+        names = self.learners or self._usual_for(schema)
         _check_arrays(schema, names)
         for name in (*self.spaces, *self.fixed):
             if name not in names:
@@ -132,9 +133,17 @@ class Settings(msgspec.Struct, frozen=True):
             space = Space.from_json(self.spaces[name])
         if name in self.fixed:
             space = space.fix(**self.fixed[name])
-        if name in self.spaces or name in self.fixed:  # does it know them?
-            learner.estimator(space.clip({}), task=task, seed=0, schema=schema)
+        learner.check(space, schema)
         return space
+
+    def _usual_for(self, schema: Schema) -> tuple[str, ...]:
+        """Tuned when the user names none; of networks the one that the rows are for."""
+        if self.method == "fedex" and schema.array is not None:
+            if schema.array.codes:
+                return ("char_lstm",)
+            return ("cnn",) if len(schema.array.shape) > 1 else OF_NETWORKS
+        able = (n for n in self.usual_learners if schema.task in known_learners.learner(n).tasks)
+        return tuple(able)
 
 
 def _check_arrays(schema: Schema, names: tuple[str, ...]) -> None:

@@ -212,7 +212,7 @@ def _run_method(
     try:
         schema = agree(
             federation,
-            folds=settings.folds,
+            folds=settings.least_rows,
             task=settings.expected_task,
             drop=settings.drop,
             holdout=settings.held,

@@ -206,6 +206,13 @@ def test_the_global_objective_scores_the_weights_before_local_training():
     assert followed.baseline.mean == pytest.approx(0.9)
 
 
+def test_a_client_that_names_an_arm_which_cannot_be_drawn_is_not_heard():
+    theta = np.array([1.0, 0.0])
+    slope = gradient(np.array([1.0, 5.0]), np.array([10.0, 10.0]), theta, 0.2)
+    assert np.isfinite(slope).all()
+    np.testing.assert_array_equal(exponentiated(theta, slope, 1.0), theta)
+
+
 def test_a_round_in_which_no_client_could_be_judged_changes_nothing():
     how = options()
     followed = instance(how)

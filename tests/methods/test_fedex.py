@@ -12,7 +12,7 @@ from cotune.methods.exponentiated import Instance
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
 from tests.methods.test_exponentiated import options
-from tests.parts import federation_of, iris, parts, pictures, wine
+from tests.parts import federation_of, iris, letters, parts, pictures, wine
 
 SMALL = {"torch_mlp": {"hidden": 16, "layers": 1}}
 
@@ -168,7 +168,7 @@ def test_images_are_tuned_with_a_cnn():
         ({"rounds": 20, "max_rounds": 30}, "more than the 20 rounds"),
         ({"objective": "local"}, "unknown objective"),
         ({"epsilon": 2.0}, "from 0 to 1"),
-        ({"arms": 0}, "arms must be a whole number"),
+        ({"arms": 0}, "arms is 0: give a whole number"),
         ({"validation": 0.0}, "between 0 and 1"),
         ({"fixed": {"torch_mlp": {"server": "adagrad"}}}, "torch_mlp is wrong"),
         ({"learners": ["cnn"], "fixed": {}}, "cnn takes images"),
@@ -177,3 +177,67 @@ def test_images_are_tuned_with_a_cnn():
 def test_what_cannot_be_meant_is_refused(given, sentence):
     with pytest.raises(UsageError, match=sentence):
         tuned(parts(iris()), **given)
+
+
+def test_an_arm_that_nobody_could_judge_does_not_win():
+    """Parties of one class each have no ROC curve."""
+    frame = iris()
+    tables = {f"party-{c}": frame[frame["target"] == c].reset_index(drop=True) for c in range(3)}
+    found = tuned(tables, metric="roc_auc", train=False)
+    assert {trial.loss for trial in found.trials} == {1.0}
+    assert found.report["test"] is None
+
+
+def test_a_budget_that_ends_in_the_first_job_gives_what_there_is():
+    found = tuned(parts(iris()), wrapper="rs", rounds=300, max_rounds=300, fits=40)
+    assert len(found.trials) == 1
+    assert found.ledger.fits <= 40
+    assert found.model.predict(iris()).shape == (150,)
+
+
+def test_with_one_client_a_round_a_dead_party_is_passed_over():
+    with federation_of(parts(iris(), 6)) as federation:
+        faulty = cotune.Federation(Faulty(federation.engine, {"party-3": "lost"}))
+        found = cotune.tune(
+            faulty, "fedex", learners=["torch_mlp"], fixed=SMALL, wrapper="rs", rounds=20,
+            max_rounds=20, arms=2, clients_per_round=1, curve=0, progress=False, train=False,
+        )  # fmt: skip
+    assert found.report["trained_rounds"] == 20
+
+
+def test_parties_of_few_rows_take_part():
+    tables = parts(iris()) | {"two": iris().iloc[:2], "one": iris().iloc[5:6]}
+    found = tuned(tables, clients_per_round=5, train=False)
+    assert not found.ledger.failures
+
+
+@pytest.mark.parametrize(
+    ("frame", "learner"),
+    [(iris(), "torch_mlp"), (letters(60), "char_lstm"), (pictures(60, 8), "cnn")],
+)
+def test_the_rows_say_which_network_is_tuned_if_none_is_named(frame, learner):
+    given = {"learners": [], "fixed": {}, "arms": 2, "wrapper": "rs", "rounds": 1, "max_rounds": 1}
+    assert tuned(parts(frame), train=False, **given).best_learner == learner
+
+
+@pytest.mark.parametrize(
+    ("learner", "frame"), [("char_lstm", iris()), ("torch_mlp", letters()), ("cnn", letters())]
+)
+def test_networks_refuse_rows_of_another_kind(learner, frame):
+    with pytest.raises(UsageError, match="takes"):
+        tuned(parts(frame), learners=[learner], fixed={})
+
+
+@pytest.mark.parametrize(
+    "space",
+    [{"lr": (0.0, 1.0)}, {"lr": 0.1, "epochs": (0, 3)}, {"lr": 0.1, "server": ["sgd", "adagrad"]}],
+)
+def test_a_space_with_impossible_values_is_refused_before_any_work(space):
+    with pytest.raises(UsageError, match="a parameter of torch_mlp is wrong"):
+        tuned(parts(iris()), space={"torch_mlp": space}, fixed={})
+
+
+def test_a_space_may_leave_settings_at_their_defaults():
+    found = tuned(parts(iris()), space={"torch_mlp": {"momentum": (0.0, 0.9)}}, fixed={})
+    assert set(found.best_params) == {"momentum"}
+    assert found.model.predict(iris()).shape == (150,)

@@ -106,6 +106,33 @@ def test_floating_buffers_belong_to_the_weights():
     np.testing.assert_array_equal(other.predict_proba(X), made.predict_proba(X))
 
 
+def test_a_last_row_alone_is_no_batch_to_normalise():
+    torch.manual_seed(0)
+    made = Network(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), SCHEMA)
+    X, y = rows(17)
+    assert made.train(as_tensor(X), made.target(y), Local(0.1, batch_size=8), seed=0) == 2
+    drift = torch.zeros_like(made.flat)  # SCAFFOLD's, as long as all weights
+    made.train(as_tensor(X), made.target(y), Local(0.1, batch_size=8), seed=0, drift=drift)
+
+
+def test_counters_begin_anew_with_the_weights():
+    torch.manual_seed(0)
+    made = Network(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, momentum=None)), SCHEMA)
+    X, y = rows()
+    begun, found = made.weights, []
+    for _ in range(2):
+        made.load(begun)
+        made.train(as_tensor(X), made.target(y), Local(0.1), seed=0)
+        found.append(made.weights)
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_network_that_went_off_predicts_no_class():
+    made, (X, _) = network(), rows()
+    made.flat.fill_(float("nan"))
+    assert np.isnan(made.predict(X)).all()
+
+
 def test_predictions_are_classes_and_their_shares():
     made, (X, _) = network(), rows()
     shares = made.predict_proba(X)

@@ -59,6 +59,14 @@ def test_adaptive_servers(kind):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("how", [Server(server_lr=5.0, server_momentum=0.9), Server("adam")])
+def test_buffers_take_the_clients_mean_whatever_the_server(how):
+    common = Common(np.array([10.0, 20.0]), buffers=1)
+    for update in UPDATES:
+        common.take(update, how)
+    assert common.weights[1] == pytest.approx(20.0 + sum(update[1] for update in UPDATES))
+
+
 def test_the_common_control_variate_moves_by_the_share_of_the_clients():
     common = Common(np.zeros(2))
     common.take_control(np.array([1.0, 2.0]), 0.5)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
-from cotune.party.task import Reply, Task, Term
+from cotune.party.task import Label, Reply, Task, Term
 from cotune.party.tasks import any_task
 from cotune.problem import Problem
 
 Verb = Literal["gather", "sum"]
-#: A run's name is part of a file name at the parties, so it may hold no path.
-RunName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 
 #: What a party's "no" can be about. Only `data` is the user's to mend at the party.
 Code = Literal[
@@ -36,7 +34,7 @@ Code = Literal[
 class Request(msgspec.Struct, frozen=True):
     """One message to one party. `attached` travels until the party has it, then the digest does."""
 
-    run: RunName
+    run: Label
     round: int
     verb: Verb
     task: any_task

@@ -14,7 +14,7 @@ from cotune.errors import UsageError, choices
 from cotune.learners import register_learner, require
 from cotune.learners.contract import Learner, SpaceName
 from cotune.learners.declared import Table, table
-from cotune.networks.parts import Local, Server
+from cotune.networks.parts import Count, Local, Server
 from cotune.space import Space
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class NetworkLearner(Learner):
     trained_by = "rounds"
     #: Where the function is that makes the module, or the function itself.
     factory: ClassVar[Any]
+    #: Whether rows are codes of characters; None if both they and numbers are taken.
+    codes: ClassVar[bool | None] = None
     #: The factory's own settings.
     settings: ClassVar[Table]
     #: Those that the default space searches as well.
@@ -103,10 +105,25 @@ class NetworkLearner(Learner):
                 raise UsageError(choices(name, f"{self.name} parameter", known))
         whole = known | dict(params)
         try:
-            Local.of(whole), Server.of(whole)
+            Local.of(whole), Server.of(whole), msgspec.convert(whole["rounds"], Count)
         except msgspec.ValidationError as error:
             raise UsageError(f"a parameter of {self.name} is wrong: {error}") from error
         return OneClient(self, whole, schema, seed)
+
+    def check(self, space: Space, schema: Schema) -> None:
+        """Every end of every domain is tried, and a module of each size."""
+        usual = space.clip({})
+        self.estimator(usual, task=schema.task, seed=0, schema=schema)
+        if self.codes is not None and self.codes != bool(schema.array and schema.array.codes):
+            takes = "characters (text:FILE)" if self.codes else "numbers, not characters"
+            raise UsageError(f"{self.name} takes {takes}: use another learner for these rows")
+        self.size(usual, schema)
+        for name in space:
+            for value in space[name].points(2):
+                tried = usual | {name: value}
+                self.estimator(tried, task=schema.task, seed=0, schema=schema)
+                if name in self.settings:
+                    self.size(tried, schema)
 
     def network(
         self, params: Mapping[str, Any], schema: Schema, seed: int, classes: int | None = None
@@ -119,12 +136,28 @@ class NetworkLearner(Learner):
 
         from cotune.networks.flat import Network
 
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            return Network(self._module(params, schema, classes), schema)
+
+    def size(self, params: Mapping[str, Any], schema: Schema) -> int:
+        """The number of weights, without the memory for them."""
+        import torch
+
+        try:
+            with torch.device("meta"):
+                module = self._module(params, schema)
+        except (TypeError, ValueError, RuntimeError) as error:
+            own = {name: params.get(name, value) for name, value in self.settings.items()}
+            raise UsageError(f"{self.name} cannot be built with {own}: {error}") from error
+        held = (*module.parameters(), *module.buffers())
+        return sum(part.numel() for part in held if part.is_floating_point())
+
+    def _module(self, params: Mapping[str, Any], schema: Schema, classes: int | None = None) -> Any:
         make = resolve_name(self.factory) if isinstance(self.factory, str) else self.factory
         own = {name: params.get(name, value) for name, value in self.settings.items()}
         outputs = (classes or len(schema.classes)) if schema.task == "classification" else 1
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            return Network(make(_shape(schema), outputs, **own), schema)
+        return make(_shape(schema), outputs, **own)
 
 
 def _shape(schema: Schema) -> tuple[int, ...]:
@@ -139,6 +172,7 @@ class Perceptron(NetworkLearner):
     """Fully connected layers, for tables and for small images."""
 
     name = "torch_mlp"
+    codes = False
     factory = "cotune.networks.modules:perceptron"
     settings = table(hidden=200, layers=2)
     searched = table(hidden=(16, 256, "log"), layers=(1, 3))
@@ -148,6 +182,7 @@ class Convolutional(NetworkLearner):
     """FedEx's convolutional networks, for images."""
 
     name = "cnn"
+    codes = False
     tasks = ("classification",)
     shape = (8, 8)
     factory = "cotune.networks.modules:convolutional"
@@ -158,6 +193,7 @@ class CharacterLSTM(NetworkLearner):
     """FedEx's and FedAvg's network for the next character of a text."""
 
     name = "char_lstm"
+    codes = True
     tasks = ("classification",)
     shape = (80,)
     factory = "cotune.networks.modules:CharacterLSTM"

@@ -8,11 +8,12 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from cotune.errors import FederationError
 from cotune.federation.federation import Federation, Sums
 from cotune.networks.parts import CLIENT, Common
 from cotune.party.train.network import Arms, Improve, Judge, Objective
 from cotune.problem import Problem, seed_of
-from cotune.training.rounds import EVERY, advance, fresh
+from cotune.training.rounds import EVERY, advance, fresh, network_learner
 
 StepSizes = Literal["aggressive", "adaptive", "constant"]
 JudgeBy = Literal["mode", "sampling"]
@@ -36,6 +37,8 @@ class Options(msgspec.Struct, frozen=True):
     validation: float
 
 
+#: How often clients are drawn for a round, if too few of those drawn before answer.
+DRAWS = 3
 #: Losses lie between 0 and 1, or are not far from it, and are told to about 1e-9.
 LEAST_GRADIENT = 1e-9
 
@@ -50,7 +53,7 @@ def gradient(
     `losses[j]` is the sum of |V_i| L_i over the clients that drew arm j, `rows[j]` that of |V_i|.
     Arms that nobody drew have 0.
     """
-    drawn = rows > 0
+    drawn = (rows > 0) & (theta > 0)
     found = np.zeros_like(theta)
     found[drawn] = (losses[drawn] - baseline * rows[drawn]) / (theta[drawn] * rows.sum())
     return found
@@ -136,6 +139,7 @@ class Instance(msgspec.Struct):
         client = tuple({name: one[name] for name in one if name in CLIENT} for one in drawn)
         searched = tuple(name for name in client[0] if near[name].width)
         names = searched if options.product else ()
+        params = network_learner(learner).defaults(problem.task) | params
         network = fresh(problem, learner, params, seed_of(problem.seed, "weights", number))
         return cls(
             number,
@@ -144,7 +148,7 @@ class Instance(msgspec.Struct):
             client,
             names,
             theta=[np.full(len(client), 1.0 / len(client)) for _ in range(max(1, len(names)))],
-            common=Common(network.weights.astype(float)),
+            common=Common(network.weights.astype(float), buffers=network.buffers),
             baseline=Discounted(rng.random() if options.baseline is None else options.baseline),
             scores=Discounted(options.score_discount),
             squares=[0.0] * max(1, len(names)),
@@ -162,9 +166,16 @@ class Instance(msgspec.Struct):
             validation=options.validation,
             since=max(0, self.common.round - EVERY),
         )
-        rng = _rng(problem, "clients", self.number, self.common.round)
-        clients = some_of(federation.parties, options.clients_per_round, rng)
-        sums = advance(federation, task, self.common, clients)
+        for attempt in range(DRAWS):
+            again = (attempt,) if attempt else ()
+            rng = _rng(problem, "clients", self.number, self.common.round, *again)
+            clients = some_of(federation.parties, options.clients_per_round, rng)
+            try:
+                sums = advance(federation, task, self.common, clients)
+                break
+            except FederationError:  # too few of them answered
+                if attempt == DRAWS - 1:
+                    raise
         self.update(sums, options)
         cost = federation.ledger.last.cost
         self.fits, self.cpu_seconds = self.fits + cost.fits, self.cpu_seconds + cost.cpu_seconds
@@ -188,13 +199,16 @@ class Instance(msgspec.Struct):
                 self.theta[h] = (1.0 - options.floor) * moved + options.floor / len(theta)
         self.baseline.add(mean)
         before = sums.sum("before")
-        self.scores.add(float(before[0] / before[1]) if options.objective == "global" else mean)
+        self.scores.add(float(before[0] / before[1]) if before[1] else mean)
         self.thetas.append([round(float(share), 6) for share in np.concatenate(self.theta)])
 
     def judged(
         self, federation: Federation, judges: list[str], options: Options
-    ) -> dict[str, float]:
-        """The test loss of the common weights and of the fine-tuned ones, over these parties."""
+    ) -> dict[str, float] | None:
+        """The test loss of the common weights and of the fine-tuned ones, over these parties.
+
+        None if no party has rows to judge by.
+        """
         task = Judge(
             self.learner,
             self.params,
@@ -206,7 +220,9 @@ class Instance(msgspec.Struct):
             options.validation,
         )
         sums = federation.sum(task, among=judges)
-        rows = max(1.0, float(sums.sum("rows")[0]))
+        rows = float(sums.sum("rows")[0])
+        if not rows:
+            return None
         return {
             "global": float(sums.sum("common")[0]) / rows,
             "personalized": float(sums.sum("personal")[0]) / rows,

@@ -102,10 +102,10 @@ def fedex(
         clients_per_round, objective, arms, epsilon, step_size, baseline, first_baseline, floor,
         entropy_stop, product, score_discount, judge_by, validation,
     )  # fmt: skip
-    _check(options, wrapper, rounds, max_rounds, eta, eliminations)
+    _check(options, wrapper, rounds, max_rounds, eta, eliminations, curve)
     for learner in problem.learners:
         network_learner(learner)
-    most = max_rounds or max(1, rounds // 5)
+    most = max(1, rounds // 5) if max_rounds is None else max_rounds
     schedule = WRAPPERS[wrapper](rounds, most, eta, eliminations)
     curve = curve if problem.holdout else 0
     yield from _Run(federation, problem, schedule, rounds, most, curve, options).steps()
@@ -153,16 +153,24 @@ class _Run:
             for job in self._jobs():
                 instance = self._instance(job.arm)
                 yield from self._trained(instance, job)
-                known.arms.append(job.arm)
-                known.ends.append(job.until)
-                known.scores.append(instance.scores.mean or 0.0)
-                known.trials.append(self._trial(instance))
-                self._checkpoint(instance)
-                yield Step((known.trials[-1],), known.trained, self._rounds)
+                yield self._finished(instance)
         except BudgetSpent:
-            if not known.trials:
+            if not known.trials and not instance.common.round:
                 raise
+            if not known.trials:
+                yield self._finished(instance)
         yield self._ended()
+
+    def _finished(self, instance: Instance) -> Step:
+        """A job is done. An arm that nobody could judge is as bad as can be."""
+        known, worst = self._known, self._problem.metric.worst(self._problem.schema)
+        score = instance.scores.mean
+        known.arms.append(instance.number)
+        known.ends.append(instance.common.round)
+        known.scores.append(worst if score is None else score)
+        known.trials.append(self._trial(instance))
+        self._checkpoint(instance)
+        return Step((known.trials[-1],), known.trained, self._rounds)
 
     def _jobs(self) -> Iterator[Job]:
         """The schedule's jobs; in a resumed run it is told the earlier scores again."""
@@ -210,7 +218,8 @@ class _Run:
         rng = np.random.default_rng(seed_of(self._problem.seed, "judges"))
         judges = some_of(self._federation.parties, JUDGES, rng)
         figures = shown.judged(self._federation, judges, self._options)
-        known.online.append({"rounds": known.trained, "arm": shown.number, **figures})
+        if figures is not None:
+            known.online.append({"rounds": known.trained, "arm": shown.number, **figures})
 
     def _leader(self) -> int:
         """The position of the best job so far: of those that came farthest, the lowest score."""
@@ -219,9 +228,10 @@ class _Run:
 
     def _trial(self, instance: Instance) -> Trial:
         """A finished job; its `fraction` is that of the rounds which an arm can have."""
+        params = instance.params | instance.client
         return Trial(
             learner=instance.learner,
-            params=instance.params | instance.client,
+            params={name: params[name] for name in self._problem.space(instance.learner)},
             loss=self._known.scores[-1],
             parties=min(self._options.clients_per_round, len(self._federation.parties)),
             weight=1.0,
@@ -258,7 +268,13 @@ class _Run:
 
 
 def _check(
-    options: Options, wrapper: str, rounds: int, max_rounds: int | None, eta: int, cuts: int
+    options: Options,
+    wrapper: str,
+    rounds: int,
+    max_rounds: int | None,
+    eta: int,
+    cuts: int,
+    curve: int,
 ) -> None:
     """Refuse what cannot be meant, before any work is done."""
     if wrapper not in WRAPPERS:
@@ -270,14 +286,17 @@ def _check(
     ):
         if value not in allowed:
             raise UsageError(choices(value, name, allowed))
-    counts = {
-        "rounds": rounds, "max_rounds": max_rounds or 1, "arms": options.arms,
-        "clients_per_round": options.clients_per_round, "eta": eta - 1, "eliminations": cuts,
-    }  # fmt: skip
-    for name, count in counts.items():
-        if not isinstance(count, int) or count < 1:
-            least = 2 if name == "eta" else 1
-            raise UsageError(f"{name} must be a whole number of at least {least}")
+    for name, count, least in (
+        ("rounds", rounds, 1),
+        ("max_rounds", 1 if max_rounds is None else max_rounds, 1),
+        ("arms", options.arms, 1),
+        ("clients_per_round", options.clients_per_round, 1),
+        ("eta", eta, 2),
+        ("eliminations", cuts, 1),
+        ("curve", curve, 0),
+    ):
+        if not isinstance(count, int) or count < least:
+            raise UsageError(f"{name} is {count!r}: give a whole number of at least {least}")
     if max_rounds is not None and max_rounds > rounds:
         raise UsageError(f"max_rounds is {max_rounds}, more than the {rounds} rounds in all")
     shares = {

@@ -35,8 +35,9 @@ def successive_halving(total: int, most: int, eta: int = 3, eliminations: int = 
 
     The last one is trained to round `most`.
     """
+    ends = rungs(total, most, eta, eliminations)
     alive = list(range(eta**eliminations))
-    for rung in rungs(total, most, eta, eliminations):
+    for rung in ends:
         scores = {}
         for arm in alive:
             scores[arm] = yield Job(arm, rung)
@@ -58,10 +59,9 @@ def rungs(total: int, most: int, eta: int, eliminations: int) -> list[int]:
     arms = [eta ** (eliminations - r) for r in range(eliminations)]
     each = (total - most) // ((eta ** (eliminations + 1) - 1) // (eta - 1) - eliminations - 1)
     if each < 1:
-        least = most + sum(arms) - eliminations
         raise UsageError(
-            f"{total} rounds are too few for {arms[0]} configurations of up to {most}: give at "
-            f"least {least}, or fewer for one configuration (--max-rounds), or fewer eliminations"
+            f"{total} rounds are too few for {arms[0]} configurations of up to {most}: give more "
+            "(--rounds), or fewer for one configuration (--max-rounds)"
         )
     if each * eliminations >= most:
         raise UsageError(

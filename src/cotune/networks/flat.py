@@ -40,6 +40,12 @@ class Network:
         self.flat = torch.cat([held.detach().reshape(-1) for held in (*parameters, *kept)])
         self._gradient = torch.zeros(sum(p.numel() for p in parameters))
         self._trained = self.flat[: len(self._gradient)]
+        self.buffers = len(self.flat) - len(self._gradient)
+        counters = [held for held in module.buffers() if not held.is_floating_point()]
+        self._counters = [(held, held.clone()) for held in counters]
+        self._normalises = any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
+        )
         begin = 0
         for held in (*parameters, *kept):
             end = begin + held.numel()
@@ -54,6 +60,8 @@ class Network:
 
     def load(self, weights: np.ndarray) -> None:
         self.flat.copy_(torch.from_numpy(weights))
+        for counter, begun in self._counters:
+            counter.copy_(begun)
 
     @property
     def weights(self) -> np.ndarray:
@@ -76,7 +84,7 @@ class Network:
         velocity = torch.zeros_like(weights) if how.momentum else None
         steps = 0
         for _ in range(how.epochs):
-            for batch in torch.split(torch.randperm(len(y)), how.batch_size):
+            for batch in self._batches(len(y), how.batch_size):
                 gradient.zero_()
                 self._loss(self.module(X[batch]), y[batch]).backward()
                 with torch.no_grad():
@@ -85,13 +93,20 @@ class Network:
                     if begun is not None:
                         gradient.add_(weights, alpha=how.mu).sub_(begun, alpha=how.mu)
                     if drift is not None:
-                        gradient.add_(drift)
+                        gradient.add_(drift[: len(gradient)])
                     if velocity is not None:
                         gradient = velocity.mul_(how.momentum).add_(gradient)
                     weights.sub_(gradient, alpha=how.lr)
                     gradient = self._gradient
                 steps += 1
         return steps
+
+    def _batches(self, rows: int, size: int) -> list[Tensor]:
+        """The rows in another order each time. A batch of one row cannot be normalised."""
+        batches = list(torch.split(torch.randperm(rows), size))
+        if self._normalises and len(batches) > 1 and len(batches[-1]) == 1:
+            batches[-2:] = [torch.cat(batches[-2:])]
+        return batches
 
     def target(self, y: np.ndarray) -> Tensor:
         """The target as `train` takes it: class codes, or numbers of mean 0 and deviation 1."""
@@ -103,6 +118,8 @@ class Network:
     def predict(self, X: np.ndarray | Tensor) -> np.ndarray:
         """Class codes, or numbers in the target's own unit."""
         outputs = self._outputs(X)
+        if not np.isfinite(outputs).all():
+            return np.full(len(outputs), np.nan)
         if self._classes:
             codes: np.ndarray = outputs.argmax(axis=1)
             return codes

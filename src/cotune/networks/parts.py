@@ -96,6 +96,8 @@ class Common(msgspec.Struct):
     """What the coordinator has of a training: the weights, and the moments of their updates."""
 
     weights: np.ndarray
+    #: The last ones of these are no parameters (running means, say): always the clients' mean.
+    buffers: int = 0
     round: int = 0
     first: np.ndarray | None = None
     second: np.ndarray | None = None
@@ -104,6 +106,10 @@ class Common(msgspec.Struct):
 
     def take(self, update: np.ndarray, how: Server) -> None:
         """Move by the clients' mean update, weighted by their training rows: w_i - w."""
+        averaged = (
+            self.weights[len(self.weights) - self.buffers :]
+            + (update[len(update) - self.buffers :])
+        )
         rate = how.server_lr * (1.0 - how.server_decay) ** self.round
         momentum = how.server_momentum
         if how.server == "sgd":
@@ -122,6 +128,7 @@ class Common(msgspec.Struct):
                 signs = np.sign(self.second - squares)
                 self.second = self.second - (1.0 - BETA_2) * squares * signs
             self.weights = self.weights + rate * self.first / (np.sqrt(self.second) + TAU)
+        self.weights[len(self.weights) - self.buffers :] = averaged
         self.round += 1
 
     def take_control(self, change: np.ndarray, share: float) -> None:

@@ -103,7 +103,7 @@ def set_aside(
     classes = target in frame.columns and has_classes(frame[target])
     labels = pd.factorize(as_text(frame[target]))[0] if classes else None
     order = _proportioned(len(frame), labels, seed_of(seed, "holdout"))
-    held, kept = np.split(order, [max(1, round(share * len(frame)))])
+    held, kept = np.split(order, [min(max(1, round(share * len(frame))), len(frame) - 1)])
     if labels is not None:  # of every class at least one row is learnt from
         firsts = held[np.unique(labels[held], return_index=True)[1]]
         lonely = firsts[~np.isin(labels[firsts], labels[kept])]

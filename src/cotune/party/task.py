@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -13,6 +13,9 @@ from cotune.errors import CotuneError
 if TYPE_CHECKING:
     from cotune.party.party import Party
     from cotune.problem import Problem
+
+#: Part of a file name at the parties, so it may hold no path.
+Label = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 
 #: A power of two, so that a value rounded to it times a number of rows is exact in floating point:
 #: totals then do not depend on the order of the parties, nor on how they were added up.

@@ -35,7 +35,7 @@ def plot(outcome: Outcome, path: str | Path) -> None:
             "pictures need a package that is not installed: pip install 'cotune[report]'"
         ) from error
     figure = Figure(figsize=(10, 4), layout="constrained")
-    if "theta" in outcome.report:
+    if outcome.report.get("theta"):
         left, right = figure.subplots(1, 2)
         _curve(left, outcome)
         _theta(right, outcome.report)
@@ -57,6 +57,7 @@ def _curve(axes: Any, outcome: Outcome) -> None:
 def _theta(axes: Any, report: dict[str, Any]) -> None:
     """The share of each arm after each round of the winner, one above the other."""
     shares = np.array(report["theta"]).T
+    shares /= shares.sum(axis=0)  # of a product of simplices each has its part
     axes.stackplot(np.arange(1, shares.shape[1] + 1), shares)
     axes.set(xlabel="rounds of the winner", ylabel="theta: share of each arm")
     axes.margins(0)

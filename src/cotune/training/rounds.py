@@ -38,10 +38,15 @@ def rounds(
     params = learners.learner(configuration.learner).defaults(problem.task) | configuration.params
     network = fresh(problem, configuration.learner, params, problem.seed)
     restored = federation.restored()
-    common = read(restored, Common) if restored else Common(network.weights.astype(float))
+    common = (
+        read(restored, Common)
+        if restored
+        else Common(network.weights.astype(float), buffers=network.buffers)
+    )
     arms = Arms((dict(params),), ((1.0,),))
     while common.round < params["rounds"]:
-        task = Improve(configuration.learner, params, arms, "train", common.round)
+        since = max(0, common.round - EVERY)
+        task = Improve(configuration.learner, params, arms, "train", common.round, since=since)
         advance(federation, task, common)
         yield Stage(common.round, params["rounds"])
         if common.round % EVERY == 0:

@@ -122,7 +122,12 @@ def test_old_control_variates_are_forgotten(problem, tmp_path):
     arms, zeros = Arms((GOOD,), ((1.0,),)), np.zeros_like(weights_of(problem)).tobytes()
     party = party_of(iris(), tmp_path / "scratch", state=tmp_path / "state")
     for n in range(8):
-        told(party, improve(problem, arms, control=zeros, round=n, since=n - 3), problem, n + 1)
+        told(
+            party,
+            improve(problem, arms, control=zeros, round=n, since=max(0, n - 3)),
+            problem,
+            n + 1,
+        )
     kept = sorted(int(file.stem) for file in tmp_path.glob("state/**/network-0/*.npy"))
     assert kept == [3, 4, 5, 6, 7]  # the newest of those before round 4, and all after
 
@@ -172,3 +177,43 @@ def test_a_party_without_the_network_says_so(problem, tmp_path):
 @pytest.mark.parametrize(("rows", "held"), [(1, 0), (2, 1), (10, 1), (100, 10)])
 def test_rows_are_held_back_unless_there_is_only_one(rows, held):
     assert judged_by(rows, 0.1) == held
+
+
+@pytest.mark.parametrize("label", ["../out", "/etc/x", "a/b", "x" * 65])
+def test_a_label_is_no_path(label, problem, tmp_path):
+    zeros = np.zeros_like(weights_of(problem)).tobytes()
+    task = improve(problem, Arms((GOOD,), ((1.0,),)), label=label, control=zeros)
+    answer = ask(party_of(iris(), tmp_path / "in"), task, problem, verb="sum")
+    assert isinstance(answer, Refusal)
+    assert {path.name for path in tmp_path.iterdir()} <= {"in"}
+
+
+def test_a_huge_network_is_not_built_for_weights_that_are_not_its_own(problem, tmp_path):
+    huge = {"hidden": 10**6, "layers": 3}  # terabytes
+    task = msgspec.structs.replace(improve(problem, Arms((GOOD,), ((1.0,),))), params=huge)
+    answer = ask(party_of(iris(), tmp_path), task, problem, verb="sum")
+    assert isinstance(answer, Refusal)
+    assert answer.code == "malformed"
+
+
+def test_rows_that_do_not_define_the_metric_count_nothing(tmp_path):
+    frame = iris()
+    frame = frame[frame["target"] < 2].reset_index(drop=True)
+    curve = problem_of(
+        frame, learners=("torch_mlp",), method="fedex", metric="roc_auc", holdout=0.0
+    )
+    one_class = frame[frame["target"] == 0]
+    for arm in (GOOD, WILD):
+        task = improve(curve, Arms((arm,), ((1.0,),)), objective="global")
+        sums = told(party_of(one_class, tmp_path / str(arm["lr"])), task, curve)
+        assert (sums["rows"], sums["losses"]) == ([0.0], [0.0])
+        assert not sums["before"].any()
+
+
+def test_where_parties_are_equal_losses_are_not_weighted_by_rows(tmp_path):
+    equal = problem_of(
+        iris(), learners=("torch_mlp",), method="fedex", weights="equal", holdout=0.0
+    )
+    sums = told(party_of(iris(), tmp_path), improve(equal, Arms((GOOD,), ((1.0,),))), equal)
+    assert sums["rows"] == [1.0]
+    assert sums["own"][0] == 1.0

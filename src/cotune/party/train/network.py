@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
 from cotune.networks.parts import FARTHEST
-from cotune.party.task import RESOLUTION, Reply, Task, Term, most_summed_bytes
+from cotune.party.task import RESOLUTION, Label, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
     from cotune.learners.torch import NetworkLearner
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 #: Clients whose rows a worker keeps at hand.
 CACHED = 32
 
+T = TypeVar("T")
 Params = dict[str, bool | int | float | str | None]
 Objective = Literal["personalized", "global"]
+Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class Arms(msgspec.Struct, frozen=True):
@@ -46,7 +50,7 @@ class Arms(msgspec.Struct, frozen=True):
         count = len(self.configurations)
         if len(self.theta) != max(1, len(self.names)) or any(len(s) != count for s in self.theta):
             raise Malformed("the distribution does not fit the configurations")
-        if any(min(s) < 0 or abs(sum(s) - 1.0) > 1e-6 for s in self.theta):
+        if not all(min(s) >= 0 and abs(sum(s) - 1.0) <= 1e-6 for s in self.theta):
             raise Malformed("the distribution over the configurations is none")
 
     def draw(self, rng: np.random.Generator) -> list[int]:
@@ -123,13 +127,13 @@ class Improve(Task, frozen=True):
     learner: str
     params: Params
     arms: Arms
-    label: str
-    round: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+    label: Label
+    round: Number
     weights: bytes = b""
     objective: Objective = "personalized"
     validation: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.1
     control: bytes = b""
-    since: int = 0
+    since: Number = 0
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None
@@ -164,9 +168,9 @@ class Improve(Task, frozen=True):
         learner = learners.learner(self.learner)
         self.arms.check()
         keep = party.kept(f"network-{self.label}")
-        told, seconds = party.compute(
-            improve, party.folder("tensor"), learner, self, party.name, keep
-        )
+        folder = party.folder("tensor")
+        told: Improvement
+        told, seconds = party.compute(alone, improve, folder, learner, self, party.name, keep)
         party.bill(1, seconds)
         return told
 
@@ -196,8 +200,8 @@ class Judge(Task, frozen=True):
     arms: Arms
     weights: bytes
     by: Literal["sampling", "mode"] = "mode"
-    label: str = ""
-    round: int = 0
+    label: Label = ""
+    round: Number = 0
     validation: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.1
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
@@ -225,9 +229,19 @@ class Judge(Task, frozen=True):
         if not len(party.held_out):
             return Judgement([0.0], [0.0], [0.0])
         folders = party.folder("tensor"), party.held_folder("tensor")
-        told, seconds = party.compute(judge, *folders, learner, self, party.name)
+        told: Judgement
+        told, seconds = party.compute(alone, judge, *folders, learner, self, party.name)
         party.bill(1, seconds)
         return told
+
+
+_at_work = threading.Lock()
+
+
+def alone(function: Callable[..., T], *arguments: Any) -> T:
+    """One training at a time in a process: they share a network and PyTorch's random numbers."""
+    with _at_work:
+        return function(*arguments)
 
 
 def improve(
@@ -239,7 +253,7 @@ def improve(
 
     began = time.thread_time()
     client = _client(folder)
-    network = _network(learner, task.params, client, task.weights)
+    network = _network(learner, task.params, client.problem, task.weights)
     seed = seed_of(client.problem.seed, "improve", task.label, task.round, party)
     drawn = task.arms.draw(np.random.default_rng(seed))
     how = Local.of(task.params | task.arms.configuration(drawn))
@@ -257,7 +271,7 @@ def improve(
     went_off = not (np.abs(update).max() <= FARTHEST and np.all(np.abs(change) <= FARTHEST))
     if went_off:  # the learning rate is too high: nothing is learnt, and the arm is blamed
         update, change = np.zeros_like(update), np.zeros_like(change)
-        loss, rows = client.worst * len(judged[1]), float(len(judged[1]))
+        loss, rows = client.worst * client.weight(judged[1]), client.weight(judged[1])
     variates.keep(change)
     marks = task.arms.marks(drawn)
     reply = Improvement(
@@ -275,7 +289,7 @@ def judge(
 
     began = time.thread_time()
     client, aside = _client(folder), _client(held)
-    network = _network(learner, task.params, client, task.weights)
+    network = _network(learner, task.params, client.problem, task.weights)
     common, rows = aside.judged(network, aside.X, aside.y)
     seed = seed_of(client.problem.seed, "judge", task.label, task.round, party)
     rng = np.random.default_rng(seed)
@@ -321,16 +335,27 @@ class _Client:
         return X, y, judged
 
     def judged(self, network: Network, X: Any, y: np.ndarray) -> tuple[float, float]:
-        """The loss times the rows, and the rows; nothing where the metric says nothing."""
+        """The loss times its weight, and the weight: rows, or 1 where all parties count the same.
+
+        Both are 0 where the rows do not define the metric.
+        """
         from cotune.party.score import NotFinite, score
 
+        weight = self.weight(y)
+        if not weight:
+            return 0.0, 0.0
         classes = np.arange(len(self.problem.schema.classes))
         try:
             loss = score(self.problem, network, classes, X, y)
         except NotFinite:
             loss = self.worst
-        rows = 0.0 if np.isnan(loss) else float(len(y))
-        return (min(loss, self.worst) * rows if rows else 0.0), rows
+        return min(loss, self.worst) * weight, weight
+
+    def weight(self, y: np.ndarray) -> float:
+        metric = self.problem.metric_name
+        if (metric == "roc_auc" and len(np.unique(y)) < 2) or (metric == "r2" and len(y) < 2):
+            return 0.0
+        return 1.0 if self.problem.weights == "equal" else float(len(y))
 
 
 _client = lru_cache(maxsize=CACHED)(_Client)
@@ -378,23 +403,24 @@ class _Variates:
         return self._folder / f"{number}.npy"
 
 
-#: Networks that a worker has built: clients of a run all train the same one.
+#: The network that a worker has built: clients of a run all train the same one.
 _built: dict[Any, Network] = {}
 
 
-def _network(learner: NetworkLearner, params: Params, client: _Client, weights: bytes) -> Network:
-    """The network with these weights; the module is built once."""
+def _network(learner: NetworkLearner, params: Params, problem: Problem, weights: bytes) -> Network:
+    """The network with these weights. It is built once, and not if the weights are not its own."""
     import torch
 
     torch.set_num_threads(1)
     own = tuple((name, params.get(name)) for name in learner.settings)
-    key = learner.name, str(learner.factory), own, client.problem.digest
-    if key not in _built:
-        _built.clear()
-        _built[key] = learner.network(params, client.problem.schema, 0)
-    network = _built[key]
-    if len(weights) != 4 * len(network.flat):
+    key = learner.name, str(learner.factory), own, problem.digest
+    network = _built.get(key)
+    size = learner.size(params, problem.schema) if network is None else len(network.flat)
+    if len(weights) != 4 * size:
         raise Malformed("the weights are not as many as the network has")
+    if network is None:
+        _built.clear()
+        network = _built[key] = learner.network(params, problem.schema, 0)
     network.load(np.frombuffer(weights, "<f4").copy())
     return network
 
