@@ -124,9 +124,7 @@ def pack_terms(
     """The party's vectors, rounded to their resolution and multiplied by its weight where asked."""
     packed = {}
     for name, term in terms.items():
-        vector = term.rounded(np.asarray(values[name], dtype=np.float64), name)
-        if term.weighted:
-            vector = vector * weight
+        vector = term.rounded(np.asarray(values[name], dtype=np.float64), name, weight)
         packed[name] = vector.astype("<f8", copy=False).data.cast("B")
     return packed
 

@@ -37,14 +37,16 @@ class Term(msgspec.Struct, frozen=True):
     weighted: bool = False
     exact: bool = False
 
-    def rounded(self, values: np.ndarray, name: str) -> np.ndarray:
+    def rounded(self, values: np.ndarray, name: str, weight: float = 1.0) -> np.ndarray:
+        """The values as they are added up: to the resolution, times the weight if weighted."""
         if values.shape != (self.length,) or not self.holds(values, 1.0):
             raise CotuneError(f"the party's own term {name} is out of its bounds")
+        factor = weight if self.weighted else 1.0
         if self.exact:
-            return values
+            return values * factor if self.weighted else values
         rounded: np.ndarray = values * (1.0 / self.resolution)  # a power of two: nothing is lost
         np.rint(rounded, out=rounded)
-        rounded *= self.resolution
+        rounded *= self.resolution * factor
         return rounded
 
     def holds(self, values: np.ndarray, factor: float) -> bool:

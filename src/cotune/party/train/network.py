@@ -163,14 +163,15 @@ class Improve(Task, frozen=True):
 
     def perform(self, party: Party) -> Improvement:
         from cotune import learners
+        from cotune.problem import seed_of
 
         party.require(self.learner)
         learner = learners.learner(self.learner)
         self.arms.check()
-        keep = party.kept(f"network-{self.label}")
-        folder = party.folder("tensor")
+        seed = seed_of(party.problem.seed, "improve", self.label, self.round, party.name)
+        folder, keep = party.folder("tensor"), party.kept(f"network-{self.label}")
         told: Improvement
-        told, seconds = party.compute(alone, improve, folder, learner, self, party.name, keep)
+        told, seconds = party.compute(alone, improve, folder, learner, self, seed, keep)
         party.bill(1, seconds)
         return told
 
@@ -245,16 +246,18 @@ def alone(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def improve(
-    folder: Path, learner: NetworkLearner, task: Improve, party: str, keep: Path
+    folder: Path,
+    learner: NetworkLearner,
+    task: Improve,
+    seed: int,
+    keep: Path,
 ) -> tuple[Improvement, float]:
     """The reply, and the CPU seconds it took. Runs on a worker."""
     from cotune.networks.parts import Local
-    from cotune.problem import seed_of
 
     began = time.thread_time()
     client = _client(folder)
     network = _network(learner, task.params, client.problem, task.weights)
-    seed = seed_of(client.problem.seed, "improve", task.label, task.round, party)
     drawn = task.arms.draw(np.random.default_rng(seed))
     how = Local.of(task.params | task.arms.configuration(drawn))
     X, y, judged = client.split(task.validation)
