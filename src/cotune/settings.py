@@ -133,6 +133,8 @@ class Settings(msgspec.Struct, frozen=True):
             space = Space.from_json(self.spaces[name])
         if name in self.fixed:
             space = space.fix(**self.fixed[name])
+        if name in self.spaces or name in self.fixed:  # does it know them?
+            learner.estimator(space.clip({}), task=task, seed=0, schema=schema)
         learner.check(space, schema)
         return space
 

@@ -86,9 +86,8 @@ class Learner(ABC):
         `decision_function`. Heavy libraries are imported here, not at the module's top.
         """
 
-    def check(self, space: Space, schema: Schema) -> None:
-        """Refuse, before any work, a space or rows that the learner cannot take."""
-        self.estimator(space.clip({}), task=schema.task, seed=0, schema=schema)
+    def check(self, space: Space, schema: Schema) -> None:  # noqa: B027 - nothing by default
+        """Refuse with a `UsageError`, before any work, rows or a space that it cannot take."""
 
     def truncated(self, estimator: Any, count: int) -> Estimator | None:
         """A view of a fitted estimator that predicts with its first `count` iterations only.
