@@ -45,9 +45,6 @@ CUTS = {
     ("MLP", "eeg_eye_state"): (30, 3, 10),
     ("MLP", "electricity"): (20, 3, 8),
     ("SVM", "eeg_eye_state"): (20, 3, 6),
-    ("SVM", "pollen"): (40, 5, 10),
-    ("HGB", "pollen"): (60, 5, 20),
-    ("HGB", "pc3"): (60, 5, 20),
 }
 #: The cheap ones first.
 ORDER = ("sonar", "heart_statlog", "oil_spill", "pc3", "pollen", "eeg_eye_state", "electricity")
