@@ -98,6 +98,7 @@ def main() -> int:
     made.add_argument("--seeds", type=int, default=3, help="runs of each")
     made.add_argument("--ablations", action="store_true", help="the ablations instead of the table")
     made.add_argument("--only", default="", help="settings that begin so, say MNIST")
+    made.add_argument("--wrapper", choices=("sha", "rs"), help="only this one")
     arguments = made.parse_args()
     need(arguments.data, LEARNERS, "--data")
     store = Results(WORK / "fedex_table1.jsonl")
@@ -133,6 +134,7 @@ def _table_keys(arguments: Any) -> list[dict[str, Any]]:
         for seed in range(arguments.seeds)
         for setting in settings
         for wrapper, arms, objective in WAYS
+        if arguments.wrapper in (None, wrapper)
     ]
 
 

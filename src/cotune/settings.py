@@ -10,6 +10,7 @@ import msgspec
 from cotune import learners as known_learners
 from cotune import methods, training
 from cotune.data.schema import Schema, TaskKind
+from cotune.domain import Fixed
 from cotune.errors import UsageError, choices
 from cotune.problem import METRICS, Budget, Problem, Scaling, Weights, metric
 from cotune.space import Space
@@ -131,9 +132,10 @@ class Settings(msgspec.Struct, frozen=True):
         space = learner.space(task, self.space)
         if name in self.spaces:
             space = Space.from_json(self.spaces[name])
-        if name in self.fixed:
-            space = space.fix(**self.fixed[name])
-        if name in self.spaces or name in self.fixed:  # does it know them?
+        fixed = self.fixed.get(name, {})
+        fixed_anew = [n for n in fixed if n in space and isinstance(space[n], Fixed)]
+        space = space.fix(**fixed)
+        if name in self.spaces or fixed_anew:  # does the learner know them?
             learner.estimator(space.clip({}), task=task, seed=0, schema=schema)
         learner.check(space, schema)
         return space
