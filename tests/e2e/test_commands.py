@@ -207,7 +207,7 @@ def test_a_killed_comparison_resumes_and_its_methods_know_nothing_of_each_other(
 
 
 def _limited_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32_000, 32_000))
 
 
 @contextmanager

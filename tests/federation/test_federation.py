@@ -451,3 +451,17 @@ def test_a_computation_goes_on_from_its_checkpoint(problem, tmp_path):
         assert [msgspec.structs.replace(r, total=None) for r in federation.ledger] == expected[:2]
         assert federation.sum(tree(3)).mean("losses") == third  # asked again: it was not kept
         assert federation.ledger.rounds == len(expected)
+
+
+def test_a_sum_among_some_asks_these_and_needs_a_quorum_of_these(problem):
+    with federation_of(TABLES, problem=problem) as federation:
+        some = federation.sum(tree(2), among=["party-1", "party-3"])
+        assert some.parties == 2
+        assert federation.ledger.last.asked == ("party-1", "party-3")
+        everyone = federation.sum(tree(2))
+        assert everyone.parties == 3
+    change = failing("party-1", LOST)
+    with unreliable(TABLES, change, problem=problem) as federation:
+        assert federation.sum(tree(2), among=["party-1", "party-2"]).parties == 1
+        with pytest.raises(FederationError, match="0 of 1 parties answered, 1 are needed"):
+            federation.sum(tree(2), among=["party-1"])

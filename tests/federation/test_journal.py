@@ -110,3 +110,23 @@ def test_a_journal_of_another_version_is_refused(version, tmp_path):
     database.close()
     with pytest.raises(FederationError, match=r"journal\.sqlite was made by another version"):
         Journal(path)
+
+
+def test_parts_of_a_checkpoint_are_kept_one_by_one(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    journal.checkpoint(2, [], b"first", {"one": b"1", "two": b"2"})
+    journal.checkpoint(2, [], b"second", {"two": b"two"})
+    again = Journal(path)
+    assert (again.part(2, "one"), again.part(2, "two")) == (b"1", b"two")
+    assert again.part(2, "three") is None
+    assert again.part(1, "one") is None
+
+
+def test_a_journal_that_could_not_be_made_can_be_made_later(tmp_path, monkeypatch):
+    path = tmp_path / "journal.sqlite"
+    with monkeypatch.context() as patched:
+        patched.setattr("cotune.federation.journal._TABLES", ("CREATE TABLE a (b)", "nonsense"))
+        with pytest.raises(FederationError):
+            Journal(path)
+    assert len(Journal(path)) == 0

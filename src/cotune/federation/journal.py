@@ -39,6 +39,7 @@ class Journal:
             self._database = sqlite3.connect(path or "", check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=DELETE")
             self._check_format()
+            self._database.execute("BEGIN")  # all tables or none, should the disk be full
             for table in _TABLES:
                 self._database.execute(table)
             self._database.execute(f"PRAGMA user_version={FORMAT}")
