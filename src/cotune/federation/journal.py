@@ -37,13 +37,20 @@ class Journal:
         with self._plain_errors():
             # without a path a file of SQLite's own, which is gone with the connection
             self._database = sqlite3.connect(path or "", check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode=DELETE")
-            self._check_format()
-            self._database.execute("BEGIN")  # all tables or none, should the disk be full
-            for table in _TABLES:
-                self._database.execute(table)
-            self._database.execute(f"PRAGMA user_version={FORMAT}")
-            self._database.commit()
+            try:
+                self._open()
+            except BaseException:
+                self._database.close()
+                raise
+
+    def _open(self) -> None:
+        self._database.execute("PRAGMA journal_mode=DELETE")
+        self._check_format()
+        self._database.execute("BEGIN")  # all tables or none, should the disk be full
+        for table in _TABLES:
+            self._database.execute(table)
+        self._database.execute(f"PRAGMA user_version={FORMAT}")
+        self._database.commit()
 
     def _check_format(self) -> None:
         found = self._database.execute("PRAGMA user_version").fetchone()[0]
