@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from cotune.data.encode import Features, dense_form
+from cotune.data.encode import Features, dense_width
 from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
 from cotune.problem import Scaling
@@ -137,7 +137,7 @@ def _read(payload: bytes, manifest: Manifest) -> Any:
         return _network(payload, manifest)
     columns = len(manifest.schema.columns)
     if manifest.features == "dense":
-        columns = dense_form(np.empty((0, columns)), manifest.schema).shape[1]
+        columns = dense_width(manifest.schema)
     return loaded(payload, columns, OF_MODELS)
 
 

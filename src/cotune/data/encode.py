@@ -109,6 +109,11 @@ def tensor_form(values: pd.Series, column: Column, scaling: Scaling = "standard"
     return amounts
 
 
+def dense_width(schema: Schema) -> int:
+    """How many columns the dense form has."""
+    return int(dense_form(np.empty((0, len(schema.columns))), schema).shape[1])
+
+
 def as_text(values: pd.Series) -> pd.Series:
     """Categories as text, one spelling each: 3 and 3.0 are both "3"; missing stays missing.
 

@@ -7,9 +7,8 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-import numpy as np
 
-from cotune.data.encode import dense_form
+from cotune.data.encode import dense_width
 from cotune.errors import UsageError, choices
 from cotune.learners import register_learner, require
 from cotune.learners.contract import Learner, SpaceName
@@ -165,7 +164,7 @@ def _shape(schema: Schema) -> tuple[int, ...]:
     column = schema.columns[0]
     if column.kind == "array":
         return column.shape
-    return dense_form(np.empty((0, len(schema.columns))), schema).shape[1:]
+    return (dense_width(schema),)
 
 
 class Perceptron(NetworkLearner):

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from cotune import learners
+from cotune.data.encode import dense_width
 from cotune.party.train.averaging import Epochs, flat, install, untrained
 from cotune.training import Stage
 from cotune.training.checkpoint import read, write
-from cotune.training.linear import dense_width
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation

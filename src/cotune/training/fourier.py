@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cotune.data.encode import dense_width
 from cotune.errors import UsageError
 from cotune.party.train.linear import Fourier, Slope
 from cotune.party.train.losses import outputs_of
 from cotune.problem import seed_of
 from cotune.training import Stage
 from cotune.training.descent import Aim, descend
-from cotune.training.linear import dense_width, is_balanced, unfitted
+from cotune.training.linear import is_balanced, unfitted
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation

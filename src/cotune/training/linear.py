@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cotune import learners
-from cotune.data.encode import dense_form
+from cotune.data.encode import dense_width
 from cotune.errors import UsageError
 from cotune.party.train.linear import Slope
 from cotune.party.train.losses import outputs_of
@@ -16,7 +16,6 @@ from cotune.training import Stage
 from cotune.training.descent import Aim, descend
 
 if TYPE_CHECKING:
-    from cotune.data.schema import Schema
     from cotune.federation.federation import Federation
     from cotune.party.task import Configuration
     from cotune.problem import Problem
@@ -80,8 +79,3 @@ def is_balanced(estimator: Any) -> bool:
     if estimator.class_weight not in (None, "balanced"):
         raise UsageError(f"class_weight is {estimator.class_weight!r}: give None or 'balanced'")
     return bool(estimator.class_weight == "balanced")
-
-
-def dense_width(schema: Schema) -> int:
-    """How many columns the parties' encoded rows have."""
-    return int(dense_form(np.empty((0, len(schema.columns))), schema).shape[1])
