@@ -1,0 +1,1 @@
+"""Secure computing: totals that nobody learns the summands of."""
