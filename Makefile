@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test agent lint format bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -30,8 +30,11 @@ setup: $(VENV)/developer ## Make the virtual environment .venv with all that dev
 demo: $(VENV)/user ## Tune a real model over simulated parties, in about a minute
 	@$(BIN)/cotune demo
 
-test: $(VENV)/developer lint ## Check the code and run all tests
+test: $(VENV)/developer lint agent ## Check the code and run all tests
 	$(BIN)/pytest
+
+agent: $(VENV)/user ## Set the key agent up, if a CPython 3.10 can be found
+	@$(BIN)/cotune agent doctor --setup || echo "The tests with real ciphertexts will be skipped."
 
 lint: $(VENV)/developer ## Run ruff and mypy
 	$(BIN)/ruff check .
@@ -45,6 +48,7 @@ format: $(VENV)/developer ## Let ruff mend what it can
 bench: $(VENV)/developer ## Measure speed beside hand-written code (some minutes)
 	$(BIN)/python benchmarks/local_search.py
 	$(BIN)/python benchmarks/parties.py
+	$(BIN)/python benchmarks/privacy.py
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

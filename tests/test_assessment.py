@@ -49,6 +49,19 @@ def test_the_joint_figure_is_the_models_on_the_held_out_rows(assessed):
     assert assessment.total.joint == pytest.approx(right, abs=0.1)
 
 
+def test_of_a_private_run_only_the_mean_over_all_parties_is_told():
+    with federation_of(parts(iris())) as federation:
+        figures = {}
+        for privacy in ("plain", "masked"):
+            outcome = cotune.tune(federation, **LINEAR, holdout=0.3, privacy=privacy)
+            figures[privacy] = cotune.evaluate(outcome, federation)
+    assert figures["masked"].parties == ()
+    for name in ("rows", "joint", "own"):
+        assert getattr(figures["masked"].total, name) == pytest.approx(
+            getattr(figures["plain"].total, name), abs=1e-6
+        )
+
+
 def test_an_error_that_falls_is_a_gain():
     with federation_of(parts(iris().rename(columns={"petal width (cm)": "y"})), "y") as federation:
         outcome = cotune.tune(

@@ -64,6 +64,8 @@ class Assessment(msgspec.Struct, frozen=True):
 def evaluate(run: str | Path | Outcome, federation: Federation | None = None) -> Assessment:
     """Judge a run's model by the rows that each party set aside (`holdout`).
 
+    If the run's sums were private, so are these: there is the mean over all parties, and no more.
+
     The federation is made anew if it was a simulation on files or named data sets; otherwise pass
     the one that the run was made with.
 
@@ -99,13 +101,17 @@ def evaluate(run: str | Path | Outcome, federation: Federation | None = None) ->
 
 def _assess(outcome: Outcome, federation: Federation) -> Assessment:
     problem = outcome.problem
-    bound = federation.for_run("assess", Journal(), Budget())
+    bound = federation.for_run("assess", Journal(), Budget(), outcome.privacy)
     bound.problem = problem
     model: Model = outcome.model
-    replies = bound.gather(Assess(model.learner, model.params, model.packed()))
-    losses = {party: cast(Assessed, reply) for party, reply in replies.items()}
-    weights = [one.rows for one in losses.values()]
-    value = problem.metric.value
+    task, value = Assess(model.learner, model.params, model.packed()), problem.metric.value
+    if outcome.privacy != "plain":  # no party tells its own figures
+        rows, *losses = bound.sum(task).sum("sums").tolist()
+        joint, own = (value(losses[i] / (losses[i + 1] or np.nan)) for i in (0, 2))
+        return Assessment(problem.metric_name, (), Judged("all", int(rows), joint, own))
+    replies = bound.gather(task)
+    told = {party: cast(Assessed, reply) for party, reply in replies.items()}
+    weights = [one.rows for one in told.values()]
 
     def mean(values: list[float]) -> float:
         defined = ~np.isnan(values)
@@ -113,7 +119,7 @@ def _assess(outcome: Outcome, federation: Federation) -> Assessment:
         return float(np.sum(np.multiply(values, weights), where=defined)) / (total or np.nan)
 
     parties = tuple(
-        Judged(party, one.rows, value(one.joint), value(one.own)) for party, one in losses.items()
+        Judged(party, one.rows, value(one.joint), value(one.own)) for party, one in told.items()
     )
     total = Judged(
         "all",

@@ -1,4 +1,4 @@
-"""The command line: `cotune demo | tune | compare | resume | predict | evaluate | runs | show`.
+"""The command line: `cotune demo | tune | compare | resume | predict | evaluate | runs | show ...`.
 
 Only click and the standard library are imported here at the top; each command imports what it
 needs when it is called, so that help and completion answer at once.
@@ -356,6 +356,7 @@ def runs(folder: Path, as_json: bool) -> None:
 @cli.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--trials", is_flag=True, help="List every trial.")
+@click.option("--disclosures", is_flag=True, help="Tell who learnt what, for a privacy officer.")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
@@ -363,7 +364,7 @@ def runs(folder: Path, as_json: bool) -> None:
     help="Write a picture of the run instead: a PNG, SVG or PDF file.",
 )
 @json_option
-def show(folder: Path, trials: bool, plot: Path | None, as_json: bool) -> None:
+def show(folder: Path, trials: bool, disclosures: bool, plot: Path | None, as_json: bool) -> None:
     """Show how a run ended, or how far it is.
 
     \b
@@ -371,9 +372,19 @@ def show(folder: Path, trials: bool, plot: Path | None, as_json: bool) -> None:
       cotune show runs/20250131-120000-digits-dash
       cotune show runs/20250131-120000-digits-dash --trials --json
       cotune show runs/20250131-120000-digits-fedex --plot curve.png
+      cotune show runs/20250131-120000-digits-dash --disclosures
     """
     from cotune.outcome import Outcome
 
+    if disclosures and (folder / "outcome.json").exists():
+        from cotune.report.disclosure import as_text
+
+        outcome = Outcome.load(folder)
+        if as_json:
+            _print_json(outcome.summary()["disclosures"])
+        else:
+            click.echo(as_text(outcome))
+        return
     if plot is not None:
         from cotune.report.plots import plot as picture
 
@@ -385,6 +396,44 @@ def show(folder: Path, trials: bool, plot: Path | None, as_json: bool) -> None:
         _show_unfinished(folder, as_json)
     else:
         _report(Outcome.load(folder), as_json, trials)
+
+
+@cli.group()
+def agent() -> None:
+    """See to the key agent, the process that holds a party's secret key share.
+
+    It is needed for --privacy encrypted, and runs under a Python of its own.
+
+    \b
+    Example:
+      cotune agent doctor --setup
+    """
+
+
+@agent.command()
+@click.option("--setup", is_flag=True, help="Make the agent's environment if it has none.")
+@json_option
+def doctor(setup: bool, as_json: bool) -> None:
+    """Say whether the key agent can run here, and what is missing.
+
+    \b
+    Examples:
+      cotune agent doctor
+      cotune agent doctor --setup
+      COTUNE_AGENT_PYTHON=/opt/python3.10/bin/python cotune agent doctor --setup
+    """
+    from cotune.privacy.doctor import diagnose, set_up
+
+    if setup and not diagnose().ready:
+        _say("making an environment for the key agent; this may take a minute")
+        set_up()
+    found = diagnose()
+    if as_json:
+        _print_json({"ready": found.ready, "python": str(found.python), "says": found.sentence})
+    elif found.ready:
+        click.echo(found.sentence)
+    if not found.ready:
+        raise UsageError(found.sentence)
 
 
 @cli.command(short_help="Print your shell's completion script.")

@@ -17,8 +17,11 @@ SAMPLERS = ("tpe", "random", "gp", "cmaes", "grid")
 SURFACES = ("sgm", "sgm+u", "mplm", "aplm")
 SURROGATES = ("forest", "gp")
 INNER = ("lbm", "lkbm", "rm")
-WRAPPERS = ("rs", "sha", "hyperband", "asha")
+WRAPPERS = ("rs", "sha", "hyperband", "asha", "grid")
 OBJECTIVES = ("personalized", "global")
+COMBINE = ("mean", "best-mean", "pf-dbscan", "median", "trimmed", "best-median", "dbscan")
+EDITIONS = ("lean", "faithful")
+PRIVACY = ("plain", "masked", "encrypted")
 STEP_SIZES = ("aggressive", "adaptive", "constant")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -154,6 +157,35 @@ _tuning = (
         help="Of the columns that svm, mlp and logistic_regression get.",
     ),
     click.option(
+        "--privacy",
+        type=click.Choice(PRIVACY),
+        default="plain",
+        help="What the coordinator sees of a sum: every party's part, or the total only, by masks "
+        "that cancel or by threshold encryption.",
+    ),
+    click.option(
+        "--noise",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SIGMA",
+        show_default="none",
+        help="Differential privacy of the parties: Gaussian noise on private sums, in units of "
+        "--clip; needs --privacy and --weights equal.",
+    ),
+    click.option(
+        "--clip",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="NORM",
+        show_default="what the bounds allow",
+        help="The norm to which a party's part of a noised sum is cut.",
+    ),
+    click.option(
+        "--delta",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        default=1e-5,
+        metavar="D",
+        help="Of differential privacy, at which epsilon is shown.",
+    ),
+    click.option(
         "--sampler",
         type=click.Choice(SAMPLERS),
         show_default="the method's own, tpe",
@@ -169,7 +201,7 @@ _tuning = (
         "--single-shot",
         is_flag=True,
         default=None,
-        help="flora: as published, without further rounds.",
+        help="flora, privtuna: as published, without further rounds.",
     ),
     click.option(
         "--few-shot",
@@ -236,6 +268,32 @@ _tuning = (
         metavar="DELTA",
         show_default="their standard error",
         help="flash: how far a learner's projected loss may lie behind the best one's.",
+    ),
+    click.option(
+        "--combine",
+        type=click.Choice(COMBINE),
+        show_default="pf-dbscan",
+        help="privtuna: how the parties' best configurations become one.",
+    ),
+    click.option(
+        "--min-points",
+        type=click.IntRange(1, 8),
+        metavar="N",
+        show_default="twice the numbers of the space",
+        help="privtuna: how many configurations make a cell of its grid dense.",
+    ),
+    click.option(
+        "--edition",
+        type=click.Choice(EDITIONS),
+        show_default="lean",
+        help="privtuna: under encryption, exact and quick, or approximate as published.",
+    ),
+    click.option(
+        "--top",
+        type=click.IntRange(min=1),
+        metavar="K",
+        show_default="3",
+        help="vote: how many of the configurations a party votes for.",
     ),
     click.option(
         "--until",

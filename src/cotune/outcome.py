@@ -10,6 +10,7 @@ import msgspec
 
 from cotune.errors import UsageError
 from cotune.federation.ledger import Ledger, Round
+from cotune.privacy.sums import Privacy
 from cotune.problem import Problem
 from cotune.trial import Trial, best_of
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cotune.model import Model
+    from cotune.report.disclosure import Disclosure
 
 #: The folder of a run's model, in the folder of the run.
 MODEL = "model"
@@ -39,6 +41,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     report: dict[str, Any] = {}
     chosen: Trial | None = None
     searched: int | None = None
+    privacy: Privacy = "plain"
+    delta: float = 1e-5
 
     @cached_property
     def model(self) -> Model:
@@ -78,6 +82,18 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     def best_value(self) -> float:
         """The best figure in the metric's own direction: an accuracy is high, an error low."""
         return self.problem.metric.value(self.best.loss)
+
+    @property
+    def epsilon(self) -> float | None:
+        """What noised sums told of one party, by differential privacy at `delta`; None of none."""
+        return self.ledger.epsilon(self.delta)
+
+    @cached_property
+    def disclosures(self) -> list[Disclosure]:
+        """For each kind of message who learnt what, in plain words."""
+        from cotune.report.disclosure import disclosures
+
+        return disclosures(self.rounds)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -150,7 +166,10 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "parties": len(self.parties),
             "trials": len(self.trials),
             **self.ledger.summary(),
+            "privacy": self.privacy,
+            "epsilon": self.epsilon,
             "disclosed": self.ledger.disclosed,
+            "disclosures": [msgspec.to_builtins(one) for one in self.disclosures],
             "failures": [msgspec.to_builtins(failure) for failure in self.ledger.failures],
             "ended": self.ended,
             "run": self.run,

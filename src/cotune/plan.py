@@ -24,6 +24,7 @@ FEDERATION = ("target", "parties", "split", "seed", "quorum", "timeout", "proces
 OPTIONS = (
     "sampler", "surface", "single_shot", "few_shot", "repeats", "surrogate", "keep",
     "disclose", "wasserstein", "free_pairs", "pruning", "inner", "tolerance", "until", "wrapper",
+    "combine", "min_points", "edition", "top",
     "rounds", "max_rounds", "clients_per_round", "objective", "arms", "epsilon", "step_size",
 )  # fmt: skip
 

@@ -168,3 +168,10 @@ def seed_of(seed: int, *names: object) -> int:
     """
     text = "/".join(map(str, (seed, *names)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
+
+
+def heaviest(problem: Problem | None) -> float:
+    """More than the largest weight that any party can have: a party may have been away so far."""
+    if problem is None or problem.weights == "equal":
+        return 1.0
+    return 8.0 * problem.schema.rows

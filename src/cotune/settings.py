@@ -12,6 +12,8 @@ from cotune import methods, training
 from cotune.data.schema import Schema, TaskKind
 from cotune.domain import Fixed
 from cotune.errors import UsageError, choices
+from cotune.privacy import protection
+from cotune.privacy.sums import MODES, Privacy, ready
 from cotune.problem import METRICS, Budget, Problem, Scaling, Weights, metric
 from cotune.space import Space
 
@@ -44,6 +46,10 @@ class Settings(msgspec.Struct, frozen=True):
     train: bool = True
     merge_every: int | None = None
     holdout: float | None = None
+    privacy: Privacy = "plain"
+    noise: float | None = None
+    clip: float | None = None
+    delta: float = 1e-5
     budget: Budget = msgspec.field(default_factory=Budget)
     options: dict[str, Any] = {}
 
@@ -51,9 +57,20 @@ class Settings(msgspec.Struct, frozen=True):
         methods.options_of(self.method, self.options)
         for name in (*self.learners, *self.spaces, *self.fixed):
             known_learners.require(known_learners.learner(name))
+        if self.privacy not in MODES:
+            raise UsageError(choices(self.privacy, "privacy", MODES))
+        methods.check_privacy(self.method, self.privacy, self.options)
+        ready(self.privacy)
+        protection.check(
+            self.noise,
+            self.clip,
+            self.delta,
+            private=self.privacy != "plain",
+            equal=self.weights == "equal",
+        )
         if self.train:
             for name in self.learners or self.usual_learners:
-                training.check(name)
+                training.check(name, self.privacy != "plain")
         if self.metric is not None and self.task not in (None, metric(self.metric).task):
             raise UsageError(f"the metric {self.metric!r} is not one for {self.task}")
         if not isinstance(self.folds, int) or self.folds < 2:
@@ -68,6 +85,11 @@ class Settings(msgspec.Struct, frozen=True):
         if self.merge_every is not None:
             if not self.train:
                 raise UsageError("merge_every is about training: let the model be trained, too")
+            if self.privacy != "plain":
+                raise UsageError(
+                    "with merge_every each party tells trees of its own, which private sums rule "
+                    "out: leave it out"
+                )
             training.check_merging(self.merge_every, self.learners or self.usual_learners)
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
@@ -77,9 +99,17 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(choices(self.space, "space", ("default", "paper")))
 
     @property
+    def protection(self) -> protection.Protection | None:
+        """What hides a party in a sum, if anything does."""
+        return None if self.noise is None else protection.Protection(self.noise, self.clip)
+
+    @property
     def usual_learners(self) -> tuple[str, ...]:
         """Tuned when the user names none."""
-        return OF_NETWORKS if self.method == "fedex" else USUAL_LEARNERS
+        if self.method == "fedex":
+            return OF_NETWORKS
+        private = self.privacy != "plain"
+        return tuple(n for n in USUAL_LEARNERS if not private or training.by_sums(n))
 
     @property
     def least_rows(self) -> int:

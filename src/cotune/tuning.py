@@ -18,6 +18,7 @@ from cotune.methods import takes
 from cotune.model import Model
 from cotune.outcome import MODEL, Outcome
 from cotune.party.task import Configuration
+from cotune.privacy.sums import Privacy
 from cotune.problem import Budget, Scaling, Weights
 from cotune.progress import Progress, display
 from cotune.run import Record, Run
@@ -44,6 +45,10 @@ def tune(
     train: bool = True,
     merge_every: int | None = None,
     holdout: float | None = None,
+    privacy: Privacy = "plain",
+    noise: float | None = None,
+    clip: float | None = None,
+    delta: float = 1e-5,
     rounds: int | None = None,
     fits: int | None = None,
     seconds: float | None = None,
@@ -97,6 +102,15 @@ def tune(
     holdout
         The share of every party's rows that is set aside before anything else; `cotune.evaluate`
         judges the model by them. None by default, a tenth for `fedex`.
+    privacy
+        What the coordinator sees of a sum: every party's part (`plain`), or only the total, by
+        masks that cancel (`masked`) or by threshold homomorphic encryption (`encrypted`, needs the
+        key agent: `cotune agent doctor`).
+    noise, clip, delta
+        Differential privacy of the parties: the standard deviation of Gaussian noise on every
+        private sum of the search and the training, in units of the norm `clip` to which each
+        party's part is cut. `outcome.epsilon` is what that comes to at this `delta`. It takes many
+        parties (or few sums) for totals to be of use.
     rounds, fits, seconds, bytes
         Budgets of the search: a round that could exceed one is not begun, and the best so far is
         taken. Seconds are those of the rounds, without the start of the workers. The training
@@ -135,6 +149,10 @@ def tune(
         train=train,
         merge_every=merge_every,
         holdout=holdout,
+        privacy=privacy,
+        noise=noise,
+        clip=clip,
+        delta=delta,
         budget=budget,
         options=options,
     )
@@ -185,7 +203,9 @@ def _conduct(
 ) -> Outcome:
     """Agree on the problem, run the method, keep what it yields."""
     settings = run.record.settings
-    bound = federation.for_run(run.record.id, run.journal, settings.budget)
+    bound = federation.for_run(
+        run.record.id, run.journal, settings.budget, settings.privacy, settings.protection
+    )
     steps: list[Step] = []
     try:
         with display(progress, settings, bound) as shown:
@@ -196,6 +216,7 @@ def _conduct(
         run.finish(outcome.encoded())
         return outcome
     finally:
+        bound.forget_keys()
         run.close()
 
 
@@ -283,4 +304,6 @@ def _outcome(
         parties=tuple(federation.parties),
         ended=ended,
         run=None if run.folder is None else str(run.folder),
+        privacy=settings.privacy,
+        delta=settings.delta,
     )

@@ -19,6 +19,7 @@ from cotune.federation.wire import (
     decode_request,
     encode,
     pack_terms,
+    rounded_terms,
     unpack_terms,
 )
 from cotune.party.task import Configuration, Term
@@ -31,7 +32,8 @@ TREE = Evaluate((Configuration("decision_tree", {"max_depth": 2}),))
 
 
 def packed(losses=(0.25, 1.0), weight=10.0, cost=(4, 0.5)):
-    return pack_terms(TERMS, {"losses": losses, "own": [weight, *cost]}, weight)
+    values = {"losses": losses, "own": [weight, *cost]}
+    return pack_terms(rounded_terms(TERMS, values, weight))
 
 
 def raw(**vectors):

@@ -92,6 +92,21 @@ def test_every_wrapper_comes_to_an_end(wrapper):
     assert found.report["trained_rounds"] <= 20
 
 
+def test_a_grid_of_the_aggregations_settings_is_walked_to_its_end():
+    """PrivTuna's GHO: every point is a federated training."""
+    free = {"server_lr": (0.1, 1.0, "log"), "server_momentum": (0.0, 0.9)}
+    found = tuned(
+        parts(iris()), wrapper="grid", rounds=9, max_rounds=2, arms=1, objective="global",
+        space={"torch_mlp": {"lr": 0.1, "hidden": 4, "layers": 1} | free}, fixed={}, train=False,
+    )  # fmt: skip
+    points = {(round(t.params["server_lr"], 9), t.params["server_momentum"]) for t in found.trials}
+    assert points == {(0.1, 0.0), (0.1, 0.9), (1.0, 0.0), (1.0, 0.9)}
+    assert found.report["trained_rounds"] == 8
+    servers = {"torch_mlp": {"lr": 0.1, "server": ["sgd", "adam"]}}
+    with pytest.raises(UsageError, match="too few for a grid"):
+        tuned(parts(iris()), wrapper="grid", rounds=4, max_rounds=4, space=servers, fixed={})
+
+
 def test_one_arm_is_the_wrapper_alone():
     found = tuned(parts(iris()), arms=1, train=False)
     assert {tuple(theta) for theta in found.report["theta"]} == {(1.0,)}

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 import cotune
 from cotune import surrogate
 from cotune.errors import UsageError
+from cotune.federation.federation import Sums
+from cotune.federation.ledger import Total
 from cotune.methods import flash as flash_module
+from cotune.methods.combine import merged as combine
 from cotune.methods.flash import (
-    combine,
     flash,
     fractions_of,
     projected,
@@ -20,7 +22,8 @@ from cotune.methods.flash import (
     promising,
     within,
 )
-from cotune.party.tasks import Found, Pair, Search, Searches
+from cotune.party.propose import Ballot
+from cotune.party.tasks import Found, Pair, Search
 from cotune.space import Space, when
 from cotune.testing import METHOD_CHECKS
 from tests.parts import federation_of, iris, parts, problem_of
@@ -74,19 +77,25 @@ class Recorded:
     def __init__(self):
         self.asked: list[Search] = []
 
-    def gather(self, task):
-        self.asked.append(task)
-        m = round(np.log2(task.fraction)) + 6
-        found = {"one": [], "two": []}
-        for learner in task.learners:
-            params = PROBLEM.space(learner).clip(PROBLEM.defaults(learner))
+    def sum(self, task):
+        self.asked.append(task.search)
+        m = round(np.log2(task.search.fraction)) + 6
+        ballots, losses = [], []
+        for learner in task.search.learners:
+            space = PROBLEM.space(learner)
             loss = LOSSES[learner][m]
-            for party, own in [("one", loss - 0.03), ("two", loss + 0.01)]:
-                found[party].append(Found((Pair(params, own),), fits=6, cpu_seconds=0.5))
-        return {
-            "two": Searches(tuple(found["two"]), 3.0),
-            "one": Searches(tuple(found["one"]), 1.0),
+            pair = Pair(space.clip(PROBLEM.defaults(learner)), loss)
+            ballots.append(2 * Ballot(space).sums([pair]))
+            losses.append((loss - 0.03) * 1.0 + (loss + 0.01) * 3.0)
+        searches = np.ones(len(losses))
+        totals = {
+            "sums": np.concatenate(ballots),
+            "losses": np.array(losses),
+            "fits": 12 * searches,
+            "cpu_seconds": searches,
+            "own": np.array([4.0, 12 * len(losses), len(losses)]),
         }
+        return Sums(Total({name: v.astype("<f8").tobytes() for name, v in totals.items()}), 2)
 
 
 def by_hand(**options):
@@ -278,9 +287,10 @@ def test_the_regressions_candidates_are_distinct_and_near_the_best_that_was_seen
 
 def test_a_round_is_one_message_and_a_second_where_candidates_are_judged(outcome):
     inner, found = outcome
-    messages = ["search"] if inner == "lbm" else ["search", "evaluate"]
+    messages = ["propose"] if inner == "lbm" else ["search", "evaluate"]
     assert [entry.task for entry in found.rounds[2:]] == messages * ROUNDS
     assert {(e.task, e.verb) for e in found.rounds[2:]} <= {
+        ("propose", "sum"),
         ("search", "gather"),
         ("evaluate", "sum"),
     }

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.ensemble import RandomForestRegressor
 
 import cotune
@@ -14,8 +17,9 @@ from cotune.federation.wire import Refusal, decode_request
 from cotune.methods import surfaces
 from cotune.methods.flora import _settled, _shuffles, flora
 from cotune.methods.surfaces import Minimiser
-from cotune.party.predict import surrogate_seed
-from cotune.party.tasks import Searches
+from cotune.methods.unified import Gathered, Highest
+from cotune.party.predict import SHARPNESS, raised, soft_maximum, surrogate_seed
+from cotune.party.tasks import Candidates, Predict, Search, Searches
 from cotune.problem import seed_of
 from cotune.testing import Faulty
 from cotune.trial import Trial
@@ -343,6 +347,134 @@ def test_without_deviations_uncertainty_does_not_count():
     assert judged(plain) == judged(none)
     assert plain.best_loss == none.best_loss
     assert tune(single_shot=True, surface="sgm+u", alpha=2.0).best_loss > plain.best_loss
+
+
+# Under private sums
+
+
+@pytest.mark.parametrize("surface", ["aplm", "mplm", "sgm", "sgm+u"])
+@pytest.mark.parametrize("options", [{}, {"single_shot": True}])
+def test_every_surface_can_be_had_from_totals_alone(surface, options):
+    outcome = tune(surface=surface, privacy="masked", **options)
+    space = outcome.problem.space(TREE)
+    assert space.validate(outcome.best_params) == outcome.best_params
+    assert {entry.way for entry in outcome.rounds[1:]} == {"masked"}
+    assert outcome.ended == "finished"
+    assert sum(trial.fits for trial in outcome.trials) == outcome.ledger.fits
+    assert outcome.report == {}
+
+
+@pytest.mark.parametrize("options", [{}, {"single_shot": True}])
+def test_private_sums_do_not_change_the_mean_of_the_parties_models(options):
+    private, plain = tune(privacy="masked", **options), tune(**options)
+    assert judged(private) == judged(plain)
+    assert [trial.loss for trial in private.trials] == [trial.loss for trial in plain.trials]
+    assert private.best_params == plain.best_params
+
+
+def test_what_is_asked_for_each_surface():
+    shot = ["evaluate"]
+    single = ["tally", "moments", *shot, "moments", *shot]
+    assert tasks(tune(surface="sgm", privacy="masked")) == single
+    assert tasks(tune(surface="sgm+u", privacy="masked", repeats=2)) == single[:3] + single[1:]
+    highest = tasks(tune(surface="mplm", privacy="masked"))
+    first = highest.index("evaluate")
+    assert set(highest[:first]) == {"predict"}
+    assert 3 <= first <= 6  # twice or more for the first candidates, once for those near the best
+    assert highest[first:] == [*shot, "predict", "predict", *shot]
+
+
+@pytest.mark.parametrize("surface", ["mplm", "sgm+u"])
+def test_the_same_seed_gives_the_same_private_answer(surface):
+    again = tune.__wrapped__(surface=surface, privacy="masked")
+    assert judged(again) == judged(tune(surface=surface, privacy="masked"))
+
+
+@pytest.mark.parametrize("surface", ["mplm", "sgm"])
+def test_every_learner_has_its_own_private_surface(surface):
+    options = {"surface": surface, "privacy": "masked", "single_shot": True}
+    one, two = tune(**options), tune(**options, learners=(TREE, "extra_tree"))
+    assert [trial.learner for trial in two.trials] == [TREE, "extra_tree"]
+    assert two.trials[0].loss == pytest.approx(one.trials[0].loss, rel=0.05)
+
+
+@pytest.mark.parametrize("surface", ["mplm", "sgm", "sgm+u"])
+def test_a_private_regression_works(surface):
+    outcome = tune("diabetes", surface=surface, privacy="masked")
+    assert 20 < outcome.trials[0].loss < 200
+    assert 20 < outcome.best_loss < 200
+
+
+heights = st.lists(st.floats(0, 1), min_size=1, max_size=50)
+
+
+@given(heights, st.floats(1e-3, 1e3), st.floats(0.01, 1))
+def test_a_soft_maximum_lies_above_the_maximum_by_no_more_than_its_bound(shares, worst, cut):
+    """As it is summed: rounded, and cut at a ceiling."""
+    losses, ceiling = worst * np.array(shares), worst * cut
+    term = Predict(Search((TREE,), 1), (Candidates(1, 0),), ceilings=(ceiling,)).terms(PROBLEM)
+    parts = [term["losses"].rounded(raised(loss, ceiling), "losses") for loss in losses[:, None]]
+    soft = soft_maximum(np.sum(parts, axis=0), ceiling)[0]
+    highest, slack = min(losses.max(), ceiling), 5e-5 * ceiling
+    assert highest - slack <= soft <= highest + ceiling * np.log(len(shares)) / SHARPNESS + slack
+
+
+def test_the_private_surface_is_near_the_parties_maximum_where_that_is_low():
+    search, asked = Search((TREE,), 8, "random"), Candidates(200, seed=1)
+    space = PROBLEM.space(TREE)
+    asked = msgspec.structs.replace(asked, digest=asked.digest_of(space, asked.drawn(space)))
+    with federation_of(TABLES, problem=PROBLEM) as federation:
+        highest = Highest(federation, PROBLEM, search, "gp")
+        soft = highest([asked])[0]
+        true = Gathered(federation, PROBLEM, search, "gp", "mplm", 0.0, False)([asked])[0]
+    (ceiling,) = highest._ceilings
+    low = true < ceiling
+    assert np.quantile(true, 0.2) < ceiling < 0.9
+    excess = soft[low] - true[low]
+    assert excess.min() > -1e-4
+    assert excess.max() < ceiling * np.log(PARTIES) / SHARPNESS + 1e-4
+    assert soft[~low].min() > soft[low].min()
+
+
+def test_where_all_losses_are_nothing_the_ceiling_stays_above_that():
+    class Nothing:
+        privacy, parties, weight = "masked", 3, 3.0
+        asked = 0
+
+        def sum(self, task):
+            if isinstance(task, str):
+                return np.zeros(1) if task != "losses" else np.full(10, 3 * np.exp(-SHARPNESS))
+            self.asked += 1
+            return self
+
+    federation = Nothing()
+    highest = Highest(federation, PROBLEM, Search((TREE,), 1), "gp")
+    values = highest([Candidates(10, 0)])[0]
+    assert (values < 0.001).all()
+    assert federation.asked <= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"disclose": True}, "with disclose every party tells its pairs.*privacy='plain'"),
+        ({"wasserstein": True}, "with wasserstein every party tells"),
+        ({"surface": "mplm", "disclose": True}, "leave it out"),
+        ({"surface": "sgm", "surrogate": "gp"}, "'sgm' is a regression on random features"),
+    ],
+)
+def test_what_private_sums_rule_out_is_refused_before_any_work(options, sentence):
+    with federation_of(TABLES) as federation:
+        with pytest.raises(UsageError, match=sentence):
+            cotune.tune(federation, "flora", learners=(TREE,), privacy="masked", **options)
+        assert federation.ledger.rounds == 0
+
+
+@pytest.mark.parametrize("surface", ["mplm", "sgm", "sgm+u"])
+def test_noise_is_refused_where_it_would_leave_nothing(surface):
+    federation = SimpleNamespace(privacy="masked", protection="noise")
+    with pytest.raises(UsageError, match=r"noise would drown.*aplm"):
+        next(flora(federation, PROBLEM, surface=surface))
 
 
 # Bad options

@@ -17,7 +17,9 @@ def one_tree(federation, problem, *, depth=2):
 
 
 def test_built_in_methods_are_known():
-    names = ("dash", "flora", "flash", "fedex", "multishot", "central", "defaults")
+    names = (
+        "dash", "flora", "flash", "fedex", "privtuna", "vote", "multishot", "central", "defaults",
+    )  # fmt: skip
     assert methods.method_names()[:7] == names
 
 

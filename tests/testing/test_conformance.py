@@ -11,6 +11,8 @@ from cotune.testing import ENGINE_CHECKS, LEARNER_CHECKS, METHOD_CHECKS
 OPTIONS = {
     "flash": {"first": 0.5},
     "flora": {"few_shot": 3},
+    "privtuna": {"trials": 6, "min_points": 2},
+    "vote": {"top": 1},
     "fedex": {
         "learners": ["torch_mlp"],
         "fixed": {"torch_mlp": {"hidden": 16, "layers": 1}},

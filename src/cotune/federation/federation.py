@@ -13,28 +13,38 @@ import numpy as np
 
 from cotune.errors import CotuneError, DataError, FederationError, Malformed, UsageError
 from cotune.federation.engine import Engine
+from cotune.federation.exchange import Exchange
 from cotune.federation.journal import Journal
 from cotune.federation.ledger import Ledger, Round, Total
 from cotune.federation.wire import (
     OWN_TERMS,
     Cost,
+    Encrypted,
     Gathered,
+    Masked,
     Refusal,
     Request,
     Summand,
     Verb,
+    Way,
     decode_body,
     decode_reply,
     encode,
     unpack_terms,
 )
+from cotune.party.keys import WHOLE, Aim
 from cotune.party.task import Reply, Task
-from cotune.problem import Budget, Problem
+from cotune.privacy.fixed import WIDTHS, Digits
+from cotune.privacy.protection import Protection
+from cotune.privacy.sums import Again, Privacy, Private, check_enough, private
+from cotune.problem import Budget, Problem, heaviest
 
 #: Bytes of a refusal, at most: longer replies need not be read to know that they are none.
 LONGEST_REFUSAL = 4096
 #: An absent party is asked again after 1, 2, 4, ... rounds, at most this many.
 LONGEST_ABSENCE = 16
+#: How often a private sum is begun anew, under new keys, because a party is gone or was restarted.
+ATTEMPTS = 4
 
 
 class BudgetSpent(CotuneError):
@@ -73,6 +83,9 @@ class Federation:
         then left out for a while.
     retries
         How often a party whose reply was lost or malformed is asked again within a round.
+    privacy
+        How `sum` adds up: `plain` shows the coordinator every summand, `masked` and `encrypted`
+        nothing but the total; what identifies a party is then not gathered.
     """
 
     engine: Engine
@@ -88,24 +101,37 @@ class Federation:
     origin: Mapping[str, object] = field(default_factory=dict)
     #: Said in the ledger with what is disclosed.
     remark: str = ""
+    privacy: Privacy = "plain"
+    #: Noise on every private sum but those by which the parties agree on a schema.
+    protection: Protection | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.quorum <= 1:
             raise UsageError(f"the quorum is {self.quorum}: give a share of parties in (0, 1]")
         if self.timeout is not None and not self.timeout > 0:
             raise UsageError(f"the timeout is {self.timeout}: give a number of seconds above 0")
+        self._private: Private | None = private(self.privacy)
         self.parties = self.engine.parties()
         self._wanted = tuple(self.parties)  # of the round under way
         self._absent: dict[str, tuple[int, int]] = {}  # party: (next round to ask, absence)
         self._told: set[str] = set()  # parties that have the problem
+        self._aim = WHOLE  # of the round under way
         self._since = 0  # the last round before the computation that is checkpointed
         self._held: list[Round] | None = None  # its rounds since the last checkpoint
 
-    def for_run(self, run: str, journal: Journal, budget: Budget) -> Federation:
+    def for_run(
+        self,
+        run: str,
+        journal: Journal,
+        budget: Budget,
+        privacy: Privacy = "plain",
+        protection: Protection | None = None,
+    ) -> Federation:
         """The same parties with a ledger, a journal and a budget of their own."""
         return Federation(
             self.engine, self.quorum, self.timeout, self.retries,
-            journal=journal, budget=budget, run=run, origin=self.origin,
+            journal=journal, budget=budget, run=run, origin=self.origin, privacy=privacy,
+            protection=protection,
         )  # fmt: skip
 
     def pooled(self) -> Federation:
@@ -115,6 +141,8 @@ class Federation:
         """
         if self.engine.pooled is None:
             raise UsageError("all rows in one place are to be had in a simulation only")
+        if self.privacy != "plain":
+            raise UsageError("all rows in one place are no private reference: use privacy='plain'")
         alone = replace(self, remark="a simulation: all parties' rows lie in one place for this")
         alone.parties = [self.engine.pooled]
         return alone
@@ -125,18 +153,28 @@ class Federation:
         A party that no longer has what the task builds on (it was restarted, or left out for a
         while) is asked `otherwise`: a task that brings all of it and has the same answer.
         """
+        if self.privacy != "plain" and task.instead:
+            raise UsageError(
+                f"with {self.privacy} sums no party tells {task.discloses}: {task.instead}"
+            )
         entry = self._round(task, "gather", otherwise)
         assert entry.replies is not None
         return {p: decode_body(task, body, self.problem) for p, body in entry.replies.items()}
 
     def sum(
-        self, task: Task, otherwise: Task | None = None, among: Sequence[str] | None = None
+        self,
+        task: Task,
+        otherwise: Task | None = None,
+        among: Sequence[str] | None = None,
+        aim: Aim = WHOLE,
     ) -> Sums:
         """The total of the parties' replies, and nothing else; `otherwise` as in `gather`.
 
-        With `among` only these parties are asked, and the quorum is one of them.
+        With `among` only these parties are asked, and the quorum is one of them. `aim` says what of
+        the total is wanted: of counts perhaps only 1 where they reach a threshold and 0 elsewhere.
+        That is then all that is kept and, under encryption, all that anybody ever learns.
         """
-        entry = self._round(task, "sum", otherwise, among)
+        entry = self._round(task, "sum", otherwise, among, aim)
         assert entry.total is not None
         return Sums(entry.total, entry.answered)
 
@@ -171,7 +209,13 @@ class Federation:
             self._told |= set(entry.heard)
         return state
 
+    def forget_keys(self) -> None:
+        """The run is over: whatever could open its ciphertexts is not needed any more."""
+        if self._private is not None:
+            self._private.forget()
+
     def close(self) -> None:
+        self.forget_keys()
         self.journal.close()
         self.engine.close()
 
@@ -187,12 +231,14 @@ class Federation:
         verb: Verb,
         otherwise: Task | None,
         among: Sequence[str] | None = None,
+        aim: Aim = WHOLE,
     ) -> Round:
         """One round: from the journal if it was finished before, from the parties otherwise."""
         number = self.ledger.rounds + 1
         self._wanted = tuple(self.parties if among is None else among)
         asked = self._present(number)
         request = Request(self.run, number, verb, task, self.problem.digest if self.problem else "")
+        self._aim = aim
         if self._held is not None:
             entry = self._ask(request, asked, otherwise)
             self._held.append(msgspec.structs.replace(entry, replies=None, total=None))
@@ -218,24 +264,86 @@ class Federation:
 
     def _ask(self, request: Request, asked: tuple[str, ...], otherwise: Task | None) -> Round:
         began = time.perf_counter()
-        messages = self._messages(request, asked)
-        allowed = self._allowed(request.task, messages)
+        allowed = self._allowed(request.task, self._messages(request, asked))
         deadline = None if allowed is None else began + allowed
-        answers = _Answers(request, self.problem, self.remark or self.engine.remark)
-        bytes_down = 0
-        waiting = messages
-        for _ in range(1 + self.retries):
-            bytes_down += _size(waiting)
-            answers.take(waiting, self._call(waiting, request, otherwise, deadline))
-            waiting = {party: messages[party] for party in answers.worth_retrying()}
-            spent = bytes_down + answers.bytes_up
-            if not waiting or _left(deadline) == 0 or self._over(request.task, waiting, spent):
-                break
+        exchange = Exchange(self.engine, self.run, request.round, deadline)
+        remark = self.remark or self.engine.remark
+        answers = _Answers(request, self.problem, remark, self._aim)
+        if request.verb == "sum" and self._private is not None:
+            self._add(self._private, request, asked, otherwise, answers, exchange)
+        else:
+            self._collect(request, asked, otherwise, answers, exchange)
         seconds = time.perf_counter() - began
         if self._out_of_time(seconds):
             raise BudgetSpent("the budget in seconds is spent; the last round was given up")
         self._check_quorum(request.task, answers, asked)
-        return answers.round(asked, bytes_down, seconds)
+        return answers.round(asked, exchange, seconds)
+
+    def _collect(
+        self,
+        request: Request,
+        asked: Sequence[str],
+        otherwise: Task | None,
+        answers: _Answers,
+        exchange: Exchange,
+    ) -> None:
+        """Every party's reply; those that were lost or malformed are asked for again."""
+        messages = waiting = self._messages(request, tuple(asked))
+        for _ in range(1 + self.retries):
+            answers.take(waiting, self._call(waiting, request, otherwise, exchange))
+            waiting = {party: messages[party] for party in answers.worth_retrying()}
+            spent = exchange.bytes_down + exchange.bytes_up
+            if not waiting or exchange.left == 0 or self._over(request.task, waiting, spent):
+                break
+
+    def _add(
+        self,
+        way: Private,
+        request: Request,
+        asked: Sequence[str],
+        otherwise: Task | None,
+        answers: _Answers,
+        exchange: Exchange,
+    ) -> None:
+        """A private total: keys where they are missing, every party's sealed part, the total.
+
+        If a party turns out to have lost its keys, or is gone whose share is needed, the others
+        agree on new ones and send what they have under these: it is not computed again.
+        """
+        protection = None
+        if self.protection is not None and request.task.needs_problem:
+            protection = msgspec.structs.replace(self.protection, parties=self._needed())
+            if self._aim != WHOLE and self.privacy == "encrypted":
+                raise UsageError(
+                    "noise cannot be added where less than the total is told: combine by 'mean', "
+                    "or leave noise out"
+                )
+        for _ in range(ATTEMPTS):
+            present = [party for party in asked if party not in exchange.failures]
+            check_enough(present, exchange.failures)
+            answers.seal(way, protection)
+            try:
+                keyed = way.agree(exchange, present, self._aim)
+                sealed = msgspec.structs.replace(
+                    request, verb=way.verb, keyed=keyed, protection=protection
+                )
+                self._collect(sealed, keyed.among, otherwise, answers, exchange)
+                if answers.lack_keys:
+                    raise Again
+                answers.open(*way.total(exchange, keyed, answers.sealed, answers.slots))
+            except Again:
+                way.forget()
+                continue
+            for party in set(asked) - answers.counted:
+                refusal = Refusal("lost", "the party could not be reached for its keys")
+                told = exchange.failures.get(party, answers.failures.get(party, refusal))
+                answers.failures[party] = told
+            return
+        party, refusal = next(iter((exchange.failures | answers.failures).items()))
+        raise FederationError(
+            f"no private total came about in {ATTEMPTS} attempts; {party}: {refusal.sentence}. "
+            "Mend it and resume"
+        )
 
     def _messages(self, request: Request, asked: tuple[str, ...]) -> dict[str, bytes]:
         """The problem travels with the first message that needs it, later ones name it."""
@@ -250,18 +358,19 @@ class Federation:
         messages: Mapping[str, bytes],
         request: Request,
         otherwise: Task | None,
-        deadline: float | None,
+        exchange: Exchange,
     ) -> dict[str, bytes | Refusal]:
         """Call the engine; a party that lost what it was told (restarted, resumed) is told again.
 
         The second telling is not booked: a resumed run has the ledger of an uninterrupted one.
         """
-        replies = self.engine.call(messages, _left(deadline))
+        replies = exchange.call(request.task, messages)
         for code, task in (("no_problem", request.task), ("no_state", otherwise)):
             lost = [party for party, reply in replies.items() if _lacks(reply, code)]
             if lost and task is not None:
                 again = msgspec.structs.replace(request, task=task, attached=self.problem)
-                replies |= self.engine.call(dict.fromkeys(lost, encode(again)), _left(deadline))
+                replies |= self.engine.call(dict.fromkeys(lost, encode(again)), exchange.left)
+        exchange.hear(replies)
         return replies
 
     def _allowed(self, task: Task, messages: Mapping[str, bytes]) -> float | None:
@@ -328,7 +437,9 @@ class Federation:
 class _Answers:
     """Collects one round's replies, decoded and checked; adds summands up as they come."""
 
-    def __init__(self, request: Request, problem: Problem | None, remark: str = "") -> None:
+    def __init__(
+        self, request: Request, problem: Problem | None, remark: str = "", aim: Aim = WHOLE
+    ) -> None:
         self._request = request
         self._problem = problem
         self._remark = f" [{remark}]" if remark else ""
@@ -337,9 +448,74 @@ class _Answers:
         self._most_fits = self._task.most_fits(problem) if problem is not None else 0
         self._bodies: dict[str, msgspec.Raw] = {}
         self._summands: dict[str, dict[str, np.ndarray]] = {}
+        self._aim = aim
+        self._protection: Protection | None = None
+        self._way: Way = request.verb
+        self._private: Private | None = None
+        self._digits: Digits | None = None
+        self._opened: dict[str, np.ndarray] = {}
         self._cost = Cost()
-        self.bytes_up = 0
+        self.sealed: dict[str, bytes | tuple[bytes, ...]] = {}
+        self.counted: frozenset[str] = frozenset()
         self.failures: dict[str, Refusal] = {}
+
+    def seal(self, way: Private, protection: Protection | None) -> None:
+        """Expect parts of a private sum from now on, from the beginning."""
+        if protection is not None and self._protection is None:
+            self._terms = protection.widened(self._terms)
+        self._private, self._way, self._protection = way, way.verb, protection
+        self.sealed, self.failures = {}, {}
+        self._digits = Digits(self._terms, heaviest(self._problem), WIDTHS[way.verb])
+
+    @property
+    def slots(self) -> int:
+        """How many digits a part of the private sum has."""
+        if self._aim.high and self._partial:
+            return int(self._terms["sums"].length)
+        if self._partial:
+            return sum(term.length for name, term in self._terms.items() if name not in OWN_TERMS)
+        assert self._digits is not None
+        return self._digits.slots
+
+    @property
+    def _partial(self) -> bool:
+        """Whether not the total itself is decrypted."""
+        return self._aim.scheme != "sum" and self._way == "encrypted"
+
+    @property
+    def lack_keys(self) -> bool:
+        return any(refusal.code == "no_keys" for refusal in self.failures.values())
+
+    def open(self, digits: np.ndarray, counted: Sequence[str]) -> None:
+        """Take the total of a private sum over the parties that could be counted.
+
+        What one of them said cannot be checked, only whether the total is possible.
+        """
+        assert self._digits is not None
+        self.counted = frozenset(counted)
+        if self._partial:
+            self._opened = self._opened_partly(digits.astype(float))
+            return
+        self._opened = self._digits.vectors(digits)
+        weight = float(self._opened["own"][0])
+        for name, term in self._terms.items():
+            factor = weight if term.weighted else float(len(counted))
+            if not weight > 0 or not term.holds(self._opened[name], factor):
+                raise FederationError(
+                    f"the total of {name} is out of its bounds: a party sent what it must not, and "
+                    "a private sum does not tell which; find it with privacy='plain' on made-up "
+                    "data, or leave parties out"
+                )
+
+    def _opened_partly(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """Where counts reach the threshold, or quotients; neither weights nor costs are told."""
+        opened = {name: np.zeros(term.length) for name, term in self._terms.items()}
+        if self._aim.high:
+            assert self._problem is not None
+            return opened | self._task.divided(self._problem, values)
+        names = [name for name in self._terms if name not in OWN_TERMS]
+        ends = np.cumsum([self._terms[name].length for name in names])
+        return opened | dict(zip(names, np.split(values, ends[:-1]), strict=True))
 
     def take(self, asked: Iterable[str], replies: Mapping[str, bytes | Refusal]) -> None:
         """Note the replies of the parties that were asked; who was not asked is not heard."""
@@ -352,28 +528,33 @@ class _Answers:
                 self.failures[party] = Refusal("malformed", str(error))
 
     def _take(self, party: str, reply: bytes | Refusal) -> None:
-        if isinstance(reply, bytes):
-            self.bytes_up += len(reply)
-            reply_message = decode_reply(reply)
-        else:
-            reply_message = reply
+        reply_message = decode_reply(reply) if isinstance(reply, bytes) else reply
         if isinstance(reply_message, Refusal):
             self.failures[party] = reply_message
-        elif isinstance(reply_message, Gathered) and self._request.verb == "gather":
+        elif isinstance(reply_message, Gathered) and self._way == "gather":
             decode_body(self._task, reply_message.body, self._problem)
             if not reply_message.cost.holds:
                 raise Malformed("the reply's cost is not within its bounds")
             self._bodies[party] = reply_message.body
             self._cost += reply_message.cost
-        elif isinstance(reply_message, Summand) and self._request.verb == "sum":
+        elif isinstance(reply_message, Summand) and self._way == "sum":
             self._summands[party] = unpack_terms(self._terms, reply_message.terms)
+        elif isinstance(reply_message, Masked) and self._way == "masked":
+            self._seal(party, reply_message.digits)
+        elif isinstance(reply_message, Encrypted) and self._way == "encrypted":
+            self._seal(party, reply_message.ciphertexts)
         else:
             raise Malformed("the reply answers another verb than was asked")
+
+    def _seal(self, party: str, part: bytes | tuple[bytes, ...]) -> None:
+        assert self._private is not None
+        self._private.check(part, self.slots, self._aim)
+        self.sealed[party] = part
 
     def worth_retrying(self) -> list[str]:
         return [p for p, refusal in self.failures.items() if refusal.code in ("lost", "malformed")]
 
-    def round(self, asked: tuple[str, ...], bytes_down: int, seconds: float) -> Round:
+    def round(self, asked: tuple[str, ...], exchange: Exchange, seconds: float) -> Round:
         summed = self._request.verb == "sum"
         total = self._total() if summed else None
         if total is not None:
@@ -382,38 +563,55 @@ class _Answers:
         return Round(
             number=self._request.round,
             task=self._task.name,
-            verb=self._request.verb,
+            verb="sum" if summed else "gather",
             asked=asked,
-            bytes_up=self.bytes_up,
-            bytes_down=bytes_down,
+            bytes_up=exchange.bytes_up,
+            bytes_down=exchange.bytes_down,
             seconds=seconds,
             cost=self._cost,
-            disclosed=f"{self._task.name}: each party tells {self._task.discloses}{self._remark}",
+            way=self._way,
+            aim=self._aim,
+            noise=self._protection.noise if self._protection else 0.0,
+            messages=dict(exchange.messages),
+            disclosed=f"{self._task.name}: {self._told} {self._task.discloses}{self._remark}",
             unseen_fits=self._most_fits * len(self.failures),
             failures=self.failures,
             replies=None if summed else self._bodies,
             total=total,
         )
 
+    @property
+    def _told(self) -> str:
+        """How much of what a task discloses the coordinator learns."""
+        if self._way in ("gather", "sum"):
+            return "each party tells"
+        if self._partial and self._aim.high:
+            return "only quotients of totals over the parties (encrypted) are told of"
+        if self._partial:
+            return f"only where the total over the parties reaches {self._aim.least} is told of"
+        noised = ", noised" if self._protection is not None else ""
+        return f"only the total over the parties ({self._way}{noised}) is told of"
+
     def _total(self) -> Total:
         """Added up in the order of the names, whoever had to be asked twice."""
+        totals = self._added() if self._way == "sum" else self._opened
+        for name in totals.keys() - OWN_TERMS.keys() if self._aim.least else ():
+            totals[name] = (totals[name] >= (1 if self._partial else self._aim.least)) * 1.0
+        return Total({name: v.astype("<f8").tobytes() for name, v in totals.items()})
+
+    def _added(self) -> dict[str, np.ndarray]:
         summands = [self._summands[party] for party in sorted(self._summands)]
         sums = {}
         for name, term in self._terms.items():
             total = np.zeros(term.length, dtype="<f8")
             for summand in summands:
                 total += summand[name]
-            sums[name] = total.tobytes()
-        return Total(sums)
+            sums[name] = total
+        return sums
 
 
 def _size(messages: Mapping[str, bytes]) -> int:
     return sum(map(len, messages.values()))
-
-
-def _left(deadline: float | None) -> float | None:
-    """Seconds until the deadline, none below 0."""
-    return None if deadline is None else max(0.0, deadline - time.perf_counter())
 
 
 def _lacks(reply: bytes | Refusal, code: str) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from cotune.federation.wire import Cost, Refusal, Verb
+from cotune.federation.wire import Cost, Refusal, Verb, Way
+from cotune.party.keys import WHOLE, Aim
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -35,6 +36,14 @@ class Round(msgspec.Struct, frozen=True):
     seconds: float
     cost: Cost
     disclosed: str
+    #: Whether a sum was added up in the clear, under masks or under encryption.
+    way: Way = "sum"
+    #: What of the total was kept and, under encryption, ever known.
+    aim: Aim = WHOLE
+    #: Standard deviation of the total's noise in units of the clipping norm; 0 is none.
+    noise: float = 0.0
+    #: How many messages each party got, by the name of the task: private sums need several.
+    messages: dict[str, int] = {}
     #: The most fits that the parties which failed may have done, unseen.
     unseen_fits: int = 0
     failures: dict[str, Refusal] = {}
@@ -121,6 +130,16 @@ class Ledger:
             for entry in self._rounds
             for party, refusal in entry.failures.items()
         ]
+
+    def epsilon(self, delta: float) -> float | None:
+        """What the noised sums together tell of one party: differential privacy's epsilon.
+
+        None if there was no noise. The schema's sums have none and are not in it.
+        """
+        from cotune.privacy.protection import epsilon
+
+        noises = [entry.noise for entry in self._rounds if entry.noise]
+        return epsilon(noises, delta) if noises else None
 
     def summary(self) -> dict[str, object]:
         """The figures of a leaderboard row."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from loky.backend import resource_tracker
@@ -19,6 +21,9 @@ from cotune.federation.engine import Engine
 from cotune.federation.wire import Refusal
 from cotune.party.party import Party
 from cotune.party.workers import Workers
+
+if TYPE_CHECKING:
+    from cotune.privacy.client import Agent
 
 #: Threads that only wait for workers: enough to keep these busy, few enough for 200 parties.
 MOST_THREADS = 16
@@ -69,10 +74,18 @@ class LocalEngine(Engine):
         )
         self._turns = _Turns(threads)
         self._workers.on_wait = self._turns.go_on
-        self._close = weakref.finalize(self, _close, self._workers, threads, self._scratch)
+        self._agents: list[Agent] = []  # one for all parties, each with keys of its own
+        self._close = weakref.finalize(
+            self, _close, self._workers, threads, self._scratch, self._agents
+        )
         self._tables = dict(tables)
         self._start = partial(
-            Party, target=target, workers=self._workers, scratch=self._scratch, state=state
+            Party,
+            target=target,
+            workers=self._workers,
+            scratch=self._scratch,
+            state=state,
+            agent=partial(_agent, self._agents, threading.Lock()),
         )
         self._parties = {name: self._start(name, frame) for name, frame in tables.items()}
 
@@ -156,10 +169,26 @@ class _Turns:
                 raise
 
 
-def _close(workers: Workers, threads: ThreadPoolExecutor, scratch: Path) -> None:
+def _agent(started: list[Agent], lock: threading.Lock) -> Agent:
+    """The parties' key agent, started by the first that needs it, and anew if it has died."""
+    from cotune.privacy.client import Agent
+
+    with lock:
+        if started and not started[0].alive:
+            started.pop().close()
+        if not started:
+            started.append(Agent())
+        return started[0]
+
+
+def _close(
+    workers: Workers, threads: ThreadPoolExecutor, scratch: Path, agents: list[Agent]
+) -> None:
     """End what the engine started; at the latest when the process ends."""
     workers.cancel()
     threads.shutdown(wait=True, cancel_futures=True)
+    for agent in agents:
+        agent.close()
     shutil.rmtree(scratch, ignore_errors=True)
     resource_tracker.unregister(str(scratch), "folder")
 

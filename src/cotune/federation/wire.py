@@ -9,11 +9,15 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
+from cotune.party.closed_list import any_task
+from cotune.party.keys import Keyed
 from cotune.party.task import Label, Reply, Task, Term
-from cotune.party.tasks import any_task
+from cotune.privacy.protection import Protection
 from cotune.problem import Problem
 
 Verb = Literal["gather", "sum"]
+#: How a party's part of a sum travels: in the clear, under masks, under encryption.
+Way = Literal["gather", "sum", "masked", "encrypted"]
 
 #: What a party's "no" can be about. Only `data` is the user's to mend at the party.
 Code = Literal[
@@ -21,6 +25,7 @@ Code = Literal[
     "malformed",
     "no_problem",
     "no_state",
+    "no_keys",
     "unknown",
     "unknown_learner",
     "storage",
@@ -36,10 +41,12 @@ class Request(msgspec.Struct, frozen=True):
 
     run: Label
     round: int
-    verb: Verb
+    verb: Way
     task: any_task
     problem: str = ""
     attached: Problem | None = None
+    keyed: Keyed | None = None
+    protection: Protection | None = None
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -73,6 +80,18 @@ class Summand(msgspec.Struct, frozen=True, tag="summand"):
     terms: dict[str, memoryview]
 
 
+class Masked(msgspec.Struct, frozen=True, tag="masked"):
+    """The reply to a masked sum: whole numbers below 2**64, little-endian, random by themselves."""
+
+    digits: bytes
+
+
+class Encrypted(msgspec.Struct, frozen=True, tag="encrypted"):
+    """The reply to an encrypted sum: ciphertexts of whole numbers."""
+
+    ciphertexts: tuple[bytes, ...]
+
+
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     """A party's or an engine's "no": a code and a sentence that holds nothing of the data."""
 
@@ -84,7 +103,8 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _requests = msgspec.msgpack.Decoder(Request)
-_replies = msgspec.msgpack.Decoder(Gathered | Summand | Refusal)
+Answer = Gathered | Summand | Masked | Encrypted | Refusal
+_replies = msgspec.msgpack.Decoder(Answer)
 
 encode = msgspec.msgpack.Encoder().encode  # keeps the order of keys: a space's order has meaning
 
@@ -96,9 +116,9 @@ def decode_request(message: bytes) -> Request:
         raise Malformed("the message is not a request of this version of cotune") from error
 
 
-def decode_reply(message: bytes) -> Gathered | Summand | Refusal:
+def decode_reply(message: bytes) -> Answer:
     try:
-        reply: Gathered | Summand | Refusal = _replies.decode(message)
+        reply: Answer = _replies.decode(message)
         return reply
     except _UNREADABLE as error:
         raise Malformed("the reply is not a message of this version of cotune") from error
@@ -118,15 +138,19 @@ def decode_body(task: Task, body: msgspec.Raw, problem: Problem | None = None) -
 OWN_TERMS: dict[str, Term] = {"own": Term(3, low=0.0, high=2.0**31, resolution=2.0**-20)}
 
 
-def pack_terms(
+def rounded_terms(
     terms: Mapping[str, Term], values: Mapping[str, Any], weight: float
-) -> dict[str, memoryview]:
+) -> dict[str, np.ndarray]:
     """The party's vectors, rounded to their resolution and multiplied by its weight where asked."""
-    packed = {}
-    for name, term in terms.items():
-        vector = term.rounded(np.asarray(values[name], dtype=np.float64), name, weight)
-        packed[name] = vector.astype("<f8", copy=False).data.cast("B")
-    return packed
+    return {
+        name: term.rounded(np.asarray(values[name], dtype=np.float64), name, weight)
+        for name, term in terms.items()
+    }
+
+
+def pack_terms(vectors: Mapping[str, np.ndarray]) -> dict[str, memoryview]:
+    """Vectors as they travel in the clear."""
+    return {name: v.astype("<f8", copy=False).data.cast("B") for name, v in vectors.items()}
 
 
 def unpack_terms(

@@ -19,6 +19,8 @@ _BUILT_IN = {
     "flora": "cotune.methods.flora",
     "flash": "cotune.methods.flash",
     "fedex": "cotune.methods.fedex",
+    "privtuna": "cotune.methods.privtuna",
+    "vote": "cotune.methods.vote",
     "multishot": "cotune.methods.multishot",
     "central": "cotune.methods.central",
     "defaults": "cotune.methods.defaults",
@@ -74,3 +76,18 @@ def options_of(name: str, given: dict[str, Any]) -> dict[str, Any]:
         if option not in known:
             raise UsageError(choices(option, f"option of method {name}", known))
     return given
+
+
+def check_privacy(name: str, privacy: str, options: dict[str, Any]) -> None:
+    """Refuse, before any work is done, what private sums rule out.
+
+    A method says so by a function `private` beside it, which takes the options; one without it
+    learns by sums only, or is refused when it gathers.
+    """
+    from pkgutil import resolve_name
+
+    if privacy == "plain" or name not in _BUILT_IN:
+        return
+    check = getattr(resolve_name(_BUILT_IN[name]), "private", None)
+    if check is not None:
+        check(**options)

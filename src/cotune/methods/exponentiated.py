@@ -35,6 +35,8 @@ class Options(msgspec.Struct, frozen=True):
     score_discount: float
     judge_by: JudgeBy
     validation: float
+    #: Above 0: the aggregation's settings are points of a grid of at most so many, in its order.
+    grid: int = 0
 
 
 #: How often clients are drawn for a round, if too few of those drawn before answer.
@@ -133,6 +135,8 @@ class Instance(msgspec.Struct):
         learner = problem.learners[number % len(problem.learners)]
         space, rng = problem.space(learner), _rng(problem, "arm", number)
         params = space.sample(rng)
+        if options.grid:
+            params = space.finest_grid(options.grid)[number // len(problem.learners)]
         near = space.fix(**{name: value for name, value in params.items() if name not in CLIENT})
         drawn = [params]
         drawn += [near.perturb(params, rng, options.epsilon) for _ in range(options.arms - 1)]

@@ -58,7 +58,9 @@ def fedex(
     Parameters
     ----------
     wrapper
-        `sha` (successive halving), `rs` (random search), `hyperband` or `asha`.
+        `sha` (successive halving), `rs` (random search), `hyperband`, `asha`, or `grid`: each point
+        of the finest grid that the rounds allow, to its end. With `arms=1` that is the federated
+        grid search (GHO) which PrivTuna takes for the ground truth.
     rounds
         Of training, over all configurations of the wrapper. Judging by test rows comes on top.
     max_rounds
@@ -106,9 +108,24 @@ def fedex(
     for learner in problem.learners:
         network_learner(learner)
     most = max(1, rounds // 5) if max_rounds is None else max_rounds
+    if wrapper == "grid":
+        options, rounds = _on_grid(problem, options, rounds, most)
     schedule = WRAPPERS[wrapper](rounds, most, eta, eliminations)
     curve = curve if problem.holdout else 0
     yield from _Run(federation, problem, schedule, rounds, most, curve, options).steps()
+
+
+def _on_grid(problem: Problem, options: Options, rounds: int, most: int) -> tuple[Options, int]:
+    """As many points of a grid as the rounds allow, equally many of each learner."""
+    allowed = rounds // most // len(problem.learners)
+    sizes = [len(problem.space(learner).finest_grid(allowed)) for learner in problem.learners]
+    if not min(sizes):
+        raise UsageError(
+            f"{rounds} rounds are too few for a grid of configurations of {most} each: give more "
+            "(--rounds), or fix parameters that are not to be searched"
+        )
+    points = min(sizes) * len(problem.learners)
+    return msgspec.structs.replace(options, grid=allowed), points * most
 
 
 class Known(msgspec.Struct):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, takewhile
 from typing import Any, cast
@@ -11,10 +10,11 @@ from typing import Any, cast
 import numpy as np
 from msgspec.structs import replace
 
-from cotune.domain import Category, Domain
 from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
 from cotune.methods.evaluate import evaluate
+from cotune.methods.privtuna import costs_of
+from cotune.party.propose import Ballot, Propose
 from cotune.party.task import Configuration
 from cotune.party.tasks import Found, Search, Searches
 from cotune.problem import Problem, seed_of
@@ -161,66 +161,60 @@ def fl_hpo(
     Its line 4 averages configurations; as in the paper's text, losses are averaged here, and the
     caller takes the least. What the searches cost is added to each learner's first trial.
     """
+    seeds = {j: seed_of(problem.seed, "flash", j, search.fraction) for j in search.learners}
+    if inner == "lbm":  # lines 1-2
+        return tuple(local_bests(federation, problem, search, seeds))
     replies = cast(dict[str, Searches], federation.gather(search))  # line 1
     ordered = [replies[party] for party in sorted(replies)]
     found = {j: [reply.found[i] for reply in ordered] for i, j in enumerate(search.learners)}
-    spaces = {j: problem.space(j) for j in search.learners}
-    seeds = {j: seed_of(problem.seed, "flash", j, search.fraction) for j in search.learners}
-    if inner == "lbm":  # line 2
-        weights = [reply.weight for reply in ordered]
-        judged = [local_best(j, spaces[j], found[j], weights, seeds[j]) for j in found]
-    else:
-        proposed = {
-            j: promising(spaces[j], found[j], candidates, seeds[j])
-            if inner == "rm"
-            else _distinct(pair.params for one in found[j] for pair in one.pairs)
-            for j in found
-        }
-        asked = [Configuration(j, params, search.fraction) for j in found for params in proposed[j]]
-        judged = list(evaluate(federation, asked))  # lines 3-4
+    proposed = {
+        j: promising(problem.space(j), found[j], candidates, seeds[j])
+        if inner == "rm"
+        else _distinct(pair.params for one in found[j] for pair in one.pairs)
+        for j in found
+    }
+    asked = [Configuration(j, params, search.fraction) for j in found for params in proposed[j]]
+    judged = evaluate(federation, asked)  # lines 3-4
     return tuple(replace(t, fraction=search.fraction) for t in _with_costs(judged, found))
 
 
-def local_best(
-    learner: str, space: Space, found: Sequence[Found], weights: Sequence[float], seed: int
-) -> Trial:
+def local_bests(
+    federation: Federation, problem: Problem, search: Search, seeds: Mapping[str, int]
+) -> Iterator[Trial]:
     """LBM: the parties' best configurations combined, with the mean of their own best losses.
 
-    No party judged the combination itself, so its loss is marked as predicted.
+    The paper averages the coordinates as they are; here that is done in the scale of the search,
+    as `cotune.party.propose.Ballot` says, all parties counting equally. No party judged the
+    combination itself, so its loss is marked as predicted.
     """
-    bests = [min(one.pairs, key=lambda pair: pair.loss) for one in found]
-    params = combine(space, [best.params for best in bests], np.random.default_rng(seed))
-    loss = float(np.average([best.loss for best in bests], weights=weights))
-    return Trial(learner, params, loss, len(bests), sum(weights), 0, 0.0, predicted=True)
+    sums = federation.sum(Propose(search, "best", anew=True))
+    costs, ballots = costs_of(search, sums), sums.sum("sums")
+    for i, learner in enumerate(search.learners):
+        ballot = Ballot(problem.space(learner))
+        own, ballots = np.split(ballots, [ballot.width])
+        elected = ballot.elected(own, np.random.default_rng(seeds[learner]))
+        assert elected is not None
+        fits, cpu_seconds = costs[learner]
+        yield Trial(
+            learner=learner,
+            params=elected[0],
+            loss=float(sums.mean("losses")[i]),
+            parties=sums.parties,
+            weight=sums.weight,
+            fits=fits,
+            cpu_seconds=cpu_seconds,
+            predicted=True,
+            fraction=search.fraction,
+        )
 
 
-def combine(
-    space: Space, configurations: Sequence[Mapping[str, Any]], rng: np.random.Generator
-) -> Params:
-    """Categories by majority, ties broken at random; numbers by their mean; all parties equal.
-
-    The paper averages the coordinates as they are. Here they are averaged in the scale of the
-    search, which for a log parameter is the geometric mean, and brought to the nearest step.
-    Conditions are met in order: a parameter that the values chosen before it make active is
-    combined over the parties where it is active. If there is none, it gets the centre of its
-    range, or its first category.
-    """
-    combined: Params = {}
-    for name in space:
-        if name in space.active(combined):
-            values = [params[name] for params in configurations if name in params]
-            combined[name] = _combined(space[name], values, rng)
-    return space.validate(combined)
-
-
-def _combined(domain: Domain, values: Sequence[Any], rng: np.random.Generator) -> Any:
-    votes = Counter(values)
-    if len(votes) < 2:  # nobody's, or exactly what all agree on, without rounding
-        return values[0] if values else domain.default
-    if isinstance(domain, Category):
-        tied = [choice for choice in domain.choices if votes[choice] == max(votes.values())]
-        return tied[rng.integers(len(tied))]
-    return domain.decode(domain.encode(values).mean(axis=0))
+def private(inner: str = "lkbm", **_: Any) -> None:
+    """Which inner methods private sums allow."""
+    if inner in INNER and inner != "lbm":
+        raise UsageError(
+            f"for inner={inner!r} every party tells its best configurations, which private sums "
+            "rule out: use lbm (--inner lbm)"
+        )
 
 
 def promising(space: Space, found: Sequence[Found], candidates: int, seed: int) -> list[Params]:

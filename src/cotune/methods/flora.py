@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
+from cotune.methods.moments import Regressed
 from cotune.methods.surfaces import SURFACES, Minimiser, Params, diverse
-from cotune.methods.unified import Gathered, Summed, Unified
+from cotune.methods.unified import Gathered, Highest, Summed, Unified
 from cotune.party.task import Configuration
 from cotune.party.tasks import Search
 from cotune.problem import Problem, seed_of
@@ -58,6 +60,9 @@ def flora(
 
     With `aplm` the parties keep their pairs: they fit their surrogates themselves and the mean of
     their predictions is a `sum`. With `disclose` they tell the pairs; the answer is the same.
+    Where sums are private, the other surfaces are made of sums too: `mplm` as a soft maximum
+    (`cotune.methods.unified.Highest`), `sgm` and `sgm+u` as a regression on random features
+    (`cotune.methods.moments`).
 
     Parameters
     ----------
@@ -72,7 +77,8 @@ def flora(
     repeats
         How many such rounds; 1 by default.
     surrogate
-        `forest` (the paper's, and the default if single-shot) or `gp`.
+        `forest` (the paper's, and the default if single-shot) or `gp`. Private sums allow none for
+        `sgm` and `sgm+u`.
     alpha
         Deviations that `sgm+u` adds to the mean.
     keep
@@ -105,12 +111,17 @@ def flora(
         free_pairs=thrifty if free_pairs is None else free_pairs,
         pruning=thrifty if pruning is None else pruning,
     )
-    summed = surface == "aplm" and not (disclose or wasserstein)
-    predict = (
-        Summed(federation, problem, search, kind)
-        if summed
-        else Gathered(federation, problem, search, kind, surface, alpha, wasserstein)
-    )
+    predict: Unified
+    if disclose or wasserstein or (surface != "aplm" and federation.privacy == "plain"):
+        predict = Gathered(federation, problem, search, kind, surface, alpha, wasserstein)
+    elif surface == "aplm":
+        predict = Summed(federation, problem, search, kind)
+    elif federation.protection is not None:
+        raise UsageError(f"noise would drown surface={surface!r}: use aplm, or leave noise out")
+    elif surface == "mplm":
+        predict = Highest(federation, problem, search, kind)
+    else:
+        predict = Regressed(federation, problem, search, alpha if surface == "sgm+u" else 0.0)
     steps = 1 if single_shot else 2 + repeats
     ranked = _minimise(predict, problem)  # lines 2-7
     predicted = predict.trials({learner: ranked[learner][0] for learner in problem.learners})
@@ -138,6 +149,27 @@ def flora(
     chosen = best_of([_settled(j, finalists) for j in minimisers])
     yield Step(tuple(finalists), steps, steps, chosen=chosen)
     yield Step((), steps, steps, predict.report(chosen))  # may take a round of its own
+
+
+def private(
+    surface: str = "aplm",
+    surrogate: str | None = None,
+    disclose: bool = False,
+    wasserstein: bool = False,
+    **_: Any,
+) -> None:
+    """Which options private sums allow."""
+    for name, given in {"disclose": disclose, "wasserstein": wasserstein}.items():
+        if given:
+            raise UsageError(
+                f"with {name} every party tells its pairs, which private sums rule out: leave it "
+                "out, or use privacy='plain'"
+            )
+    if surrogate is not None and surface in ("sgm", "sgm+u"):
+        raise UsageError(
+            f"with private sums surface={surface!r} is a regression on random features: leave "
+            "surrogate out, or use aplm or mplm"
+        )
 
 
 def _check(surface: str, surrogate: str, alpha: float, counts: dict[str, int]) -> None:

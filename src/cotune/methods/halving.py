@@ -169,4 +169,5 @@ WRAPPERS = {
     "sha": successive_halving,
     "hyperband": hyperband,
     "asha": asynchronous_halving,
+    "grid": random_search,
 }

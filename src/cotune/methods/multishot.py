@@ -48,3 +48,8 @@ def multishot(
         )
         if reached:
             return
+
+
+def private(**_: object) -> None:
+    """It judges by all rows in one place, too."""
+    raise UsageError("multishot is a reference for simulations in the clear: leave privacy out")

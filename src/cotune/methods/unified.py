@@ -10,16 +10,20 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from cotune.federation.federation import Federation
+from cotune.federation.federation import Federation, Sums
 from cotune.methods.bound import gamma_p, optimality_gap
 from cotune.methods.evaluate import evaluate, evaluate_openly
 from cotune.methods.surfaces import Evidence, Params, Surface, surface
 from cotune.party.marginals import wasserstein as distance
-from cotune.party.predict import bounded, judged_pairs, surrogate_seed
+from cotune.party.predict import bounded, judged_pairs, soft_maximum, surrogate_seed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Distributions, Marginals, Pair, Predict, Search, Searches
 from cotune.problem import Problem
 from cotune.trial import Trial, mean_of
+
+#: Of the soft maximum: the share of candidates below its ceiling, how much lower a next ceiling
+#: must be to be worth a round, and the lowest one, in the metric's unit.
+BELOW, WORTH, LOWEST = 0.25, 0.8, 0.01
 
 
 class Unified(ABC):
@@ -79,6 +83,7 @@ class Summed(Unified):
 
     _searched = False
     _judged: tuple[Configuration, ...] = ()
+    _ceilings: tuple[float, ...] = ()
 
     def _judge(self, shot: Sequence[Configuration]) -> Sequence[Trial]:
         self._judged += tuple(shot)
@@ -91,6 +96,7 @@ class Summed(Unified):
             self._kind,
             judged=self._judged,
             anew=not self._searched,
+            ceilings=self._ceilings,
         )
         sums = self._federation.sum(task)
         self.parties, self.weight = sums.parties, sums.weight
@@ -99,7 +105,42 @@ class Summed(Unified):
             self.fits = dict(zip(learners, sums.sum("fits").astype(int).tolist(), strict=True))
             self.cpu_seconds = dict(zip(learners, sums.sum("cpu_seconds").tolist(), strict=True))
         counts = [candidates.count for candidates in asked]
-        return np.split(sums.mean("losses"), np.cumsum(counts)[:-1])
+        return self._values(sums, np.cumsum(counts)[:-1])
+
+    def _values(self, sums: Sums, ends: np.ndarray) -> list[np.ndarray]:
+        return np.split(sums.mean("losses"), ends)
+
+
+class Highest(Summed):
+    """MPLM as a soft maximum: the parties tell exponentials of their predictions.
+
+    The soft maximum is too high by ln(N) / 25 of a ceiling at most, for N parties (see `Predict`);
+    above the ceiling all losses are alike. So the first candidates are asked for several times:
+    with the worst loss as the ceiling, and then with the soft maximum of the best quarter of them,
+    until that falls no further. It is an upper bound, so none of these is cut.
+    """
+
+    _settled = False
+
+    def __init__(self, federation: Federation, problem: Problem, search: Search, kind: str) -> None:
+        super().__init__(federation, problem, search, kind)
+        self._ceilings = (problem.metric.worst(problem.schema),) * len(problem.learners)
+
+    def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
+        values = super().__call__(asked)
+        lowest = LOWEST * self._problem.metric.unit(self._problem.schema)
+        while not self._settled:
+            lower = tuple(max(lowest, float(np.quantile(own, BELOW))) for own in values)
+            steps = zip(lower, self._ceilings, strict=True)
+            self._settled = all(new > WORTH * old for new, old in steps)
+            if not self._settled:
+                self._ceilings = tuple(map(min, lower, self._ceilings))
+                values = super().__call__(asked)
+        return values
+
+    def _values(self, sums: Sums, ends: np.ndarray) -> list[np.ndarray]:
+        totals = np.split(sums.sum("losses"), ends)
+        return list(map(soft_maximum, totals, self._ceilings))
 
 
 class Gathered(Unified):

@@ -20,24 +20,30 @@ from cotune.federation.wire import (
     OWN_TERMS,
     Code,
     Cost,
+    Encrypted,
     Gathered,
+    Masked,
     Refusal,
     Request,
     Summand,
     decode_request,
     encode,
     pack_terms,
+    rounded_terms,
 )
 from cotune.learners import available, learner_names
 from cotune.party.evaluate import Entrant, Evaluation, Evaluator
+from cotune.party.keys import Keys, NoKeys
 from cotune.party.memory import Memory
 from cotune.party.rows import Rows, open_rows, set_aside
-from cotune.party.task import Configuration
+from cotune.party.task import Configuration, Task
 from cotune.party.tasks import Found, Search
 from cotune.party.workers import Cancelled, Workers
-from cotune.problem import Problem
+from cotune.privacy.fixed import WIDTHS, Digits
+from cotune.problem import Problem, heaviest
 
 if TYPE_CHECKING:
+    from cotune.privacy.client import Agent
     from cotune.surrogate import Surrogate
 
 log = logging.getLogger(__name__)
@@ -68,6 +74,8 @@ class Party:
         A private folder for the encoded rows, which the workers map into memory.
     state
         A folder that outlives the process, where the party remembers its evaluations.
+    agent
+        Gives the key agent, which is started when the party is first asked for an encrypted sum.
     """
 
     def __init__(
@@ -79,8 +87,10 @@ class Party:
         workers: Workers,
         scratch: Path,
         state: Path | None = None,
+        agent: Callable[[], Agent] | None = None,
     ) -> None:
         self.name = name
+        self.keys = Keys(name, agent or _no_agent)
         self._all_rows = frame
         self.frame = frame  # the rows to learn from
         self.held_out = frame.iloc[:0]
@@ -100,6 +110,7 @@ class Party:
         self.surrogates: dict[Any, Surrogate] = {}  # of its searches, while the problem lasts
         self.training: dict[str, Any] = {}  # how far the training of a model is, in this run
         self._cost = Cost()
+        self._summed: tuple[tuple[str, int, bytes], dict[str, np.ndarray]] | None = None
         self._lock = threading.Lock()
 
     def perform(self, message: bytes) -> bytes:
@@ -116,6 +127,8 @@ class Party:
                 return encode(self._answer(decode_request(message), given_up))
             except Refuse as refused:
                 return encode(Refusal(refused.code, str(refused)))
+            except NoKeys as error:
+                return encode(Refusal("no_keys", str(error)))
             except DataError as error:
                 return encode(Refusal("data", str(error)))
             except Malformed as error:
@@ -225,7 +238,9 @@ class Party:
             self._cost += Cost(one.fits, one.cpu_seconds)
         return found
 
-    def _answer(self, request: Request, given_up: Future[None]) -> Gathered | Summand:
+    def _answer(
+        self, request: Request, given_up: Future[None]
+    ) -> Gathered | Summand | Masked | Encrypted:
         task = request.task
         self._cost = Cost()
         self._round = request.round
@@ -233,13 +248,49 @@ class Party:
         if task.needs_problem:
             self._take_problem(request).begin(request.round, given_up)
             self._may_fit = task.most_fits(self.problem) > 0
-        reply = task.perform(self)
         if request.verb == "gather":
+            reply = task.perform(self)
             return Gathered(msgspec.Raw(encode(reply)), self._cost)
+        if request.verb == "sum":
+            return Summand(pack_terms(self._summand(task)))
+        return self._sealed(request)
+
+    def _summand(self, task: Task) -> dict[str, np.ndarray]:
+        """The party's part of a sum."""
+        reply = task.perform(self)
         terms, weight = task.terms(self._problem), task.weight(self)
         values = {name: getattr(reply, name) for name in terms}
         values["own"] = [weight, self._cost.fits, self._cost.cpu_seconds]
-        return Summand(pack_terms(terms | OWN_TERMS, values, weight))
+        return rounded_terms(terms | OWN_TERMS, values, weight)
+
+    def _sealed(self, request: Request) -> Masked | Encrypted:
+        """The party's part of a private sum; asked again under other keys, it is the same."""
+        if request.keyed is None:
+            raise Malformed("a private sum was asked for without keys")
+        asked = (request.run, request.round, encode(request.task))
+        terms = request.task.terms(self._problem) | OWN_TERMS
+        if self._summed is None or self._summed[0] != asked:
+            summand = self._summand(request.task)
+            if request.protection is not None:
+                summand = request.protection.applied(terms, summand)
+            self._summed = asked, summand
+        if request.protection is not None:
+            terms = request.protection.widened(terms)
+        if request.verb == "encrypted" and request.keyed.aim.scheme != "sum":
+            return Encrypted(self.keys.encrypt(self._compared(request), request.keyed))
+        written = Digits(terms, heaviest(self._problem), WIDTHS[request.verb])
+        digits = written.integers(self._summed[1])
+        if request.verb == "masked":
+            return Masked(self.keys.mask(digits, request.keyed, request.round))
+        return Encrypted(self.keys.encrypt([digits], request.keyed))
+
+    def _compared(self, request: Request) -> list[np.ndarray]:
+        """Of a sum that is not told as a whole: the counts, or what is divided and by what."""
+        assert self._summed is not None
+        assert request.keyed is not None
+        if request.keyed.aim.high:
+            return list(request.task.fractions(self.problem, self._summed[1]))
+        return [np.concatenate([v for n, v in self._summed[1].items() if n not in OWN_TERMS])]
 
     def _take_problem(self, request: Request) -> Evaluator:
         """Encode the rows for the request's problem, unless that was done for this run."""
@@ -255,7 +306,12 @@ class Party:
         memory = self._state / self.name / f"{request.run}.jsonl" if self._state else None
         self._problem, self._run = problem, request.run
         self._searched = {}
+        self._summed = None
         self.surrogates = {}
         self.training = {}
         self._evaluator = Evaluator(problem, self._rows, self._workers, Memory(memory))
         return self._evaluator
+
+
+def _no_agent() -> Agent:
+    raise Refuse("internal", "the party has no key agent")

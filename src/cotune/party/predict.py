@@ -11,7 +11,7 @@ import numpy as np
 from cotune.errors import Malformed
 from cotune.party.memory import key
 from cotune.party.task import Configuration
-from cotune.party.tasks import Candidates, Pair, Predict, Predictions
+from cotune.party.tasks import Candidates, Found, Pair, Predict, Predictions, Search
 from cotune.problem import Problem, seed_of
 from cotune.surrogate import Surrogate
 
@@ -19,25 +19,53 @@ if TYPE_CHECKING:
     from cotune.party.party import Party
     from cotune.space import Space
 
+#: How far apart a loss of 0 and one at the ceiling are for a soft maximum: see `Predict`.
+SHARPNESS = 25.0
+
 
 def predict(party: Party, task: Predict) -> Predictions:
     """FLoRA's f^(i) at every learner's candidates."""
-    found = party.searched(task.search)
-    judged = [one for one in task.judged if party.remembers(one)]
-    told = [evaluation.loss for evaluation in party.evaluate(judged)]
+    found, learnt = learnt_from(party, task.search, task.judged)
+    ceilings = task.ceilings or (None,) * len(found)
     losses = []
-    for learner, searched, candidates in zip(
-        task.search.learners, found, task.candidates, strict=True
+    for learner, pairs, candidates, ceiling in zip(
+        task.search.learners, learnt, task.candidates, ceilings, strict=True
     ):
-        pairs = [*searched.pairs, *judged_pairs(learner, zip(judged, told, strict=True))]
         surrogate = _fitted(party, learner, task.surrogate, pairs)
         drawn = _drawn(party.problem.space(learner), candidates)
-        losses.append(bounded(party.problem, surrogate.predict(drawn)[0]))
+        predicted = bounded(party.problem, surrogate.predict(drawn)[0])
+        losses.append(predicted if ceiling is None else raised(predicted, ceiling))
     return Predictions(
         np.concatenate(losses).tolist(),
         [searched.fits for searched in found],
         [searched.cpu_seconds for searched in found],
     )
+
+
+def learnt_from(
+    party: Party, search: Search, judged: Sequence[Configuration]
+) -> tuple[Sequence[Found], list[list[Pair]]]:
+    """The party's searches; and by learner their pairs, with those of what all parties judged."""
+    found = party.searched(search)
+    remembered = [one for one in judged if party.remembers(one)]
+    losses = [evaluation.loss for evaluation in party.evaluate(remembered)]
+    told = list(zip(remembered, losses, strict=True))
+    return found, [
+        [*searched.pairs, *judged_pairs(learner, told)]
+        for learner, searched in zip(search.learners, found, strict=True)
+    ]
+
+
+def raised(losses: np.ndarray, ceiling: float) -> np.ndarray:
+    """A party's part in a soft maximum."""
+    part: np.ndarray = np.exp(SHARPNESS * (np.minimum(losses, ceiling) / ceiling - 1.0))
+    return part
+
+
+def soft_maximum(total: np.ndarray, ceiling: float) -> np.ndarray:
+    """The soft maximum of losses, from the total of all parties' parts."""
+    height: np.ndarray = ceiling * (1.0 + np.log(total) / SHARPNESS)
+    return height
 
 
 def judged_pairs(learner: str, judged: Iterable[tuple[Configuration, float]]) -> list[Pair]:

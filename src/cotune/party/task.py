@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -27,7 +28,10 @@ class Term(msgspec.Struct, frozen=True):
 
     The bounds and the resolution make exact fixed-point arithmetic possible, which the private
     ways of adding need; the plain way rounds and checks just the same, so all give one result.
-    Values that are `exact` are multiples of the resolution already, and not rounded once more.
+    Values that are `exact` are multiples of the resolution already, and not rounded once more. What
+    is `spare` (costs, say) is left out where noise protects the parties: it would need noise, too.
+    `norm` is the largest Euclidean norm of one party's vector in units of its largest magnitude,
+    where it is less than the length allows.
     """
 
     length: int
@@ -36,6 +40,8 @@ class Term(msgspec.Struct, frozen=True):
     resolution: float
     weighted: bool = False
     exact: bool = False
+    spare: bool = False
+    norm: float | None = None
 
     def rounded(self, values: np.ndarray, name: str, weight: float = 1.0) -> np.ndarray:
         """The values as they are added up: to the resolution, times the weight if weighted."""
@@ -67,6 +73,9 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     #: What the coordinator learns from one party's reply, in words for a privacy officer.
     discloses: ClassVar[str]
     reply: ClassVar[type[Reply]]
+    #: What to do where sums are private, and this cannot be gathered because it tells what one
+    #: party has. Empty if it may be gathered all the same.
+    instead: ClassVar[str] = "ask for the total (sum)"
     #: Whether the party must have been told the problem before.
     needs_problem: ClassVar[bool] = True
 
@@ -81,6 +90,16 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         """The fields of the reply that can be summed; none by default."""
         raise CotuneError(f"the task {self.name} has no terms to sum: use gather")
+
+    def fractions(
+        self, problem: Problem, vectors: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What of its terms can be divided under encryption, and by which counts, by positions."""
+        raise CotuneError(f"the task {self.name} has nothing to divide")
+
+    def divided(self, problem: Problem, quotients: np.ndarray) -> dict[str, np.ndarray]:
+        """The terms that quotients of `fractions` stand for; others are not told."""
+        raise CotuneError(f"the task {self.name} has nothing to divide")
 
     def weight(self, party: Party) -> float:
         """The party's share in a mean of weighted terms."""

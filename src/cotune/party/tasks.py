@@ -1,11 +1,10 @@
-"""The closed list of tasks: what a party may be asked, does with it, and discloses by it."""
+"""The tasks of tuning: what a party may be asked, does with it, and discloses by it."""
 
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import cycle, islice
-from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -13,7 +12,6 @@ import numpy as np
 
 from cotune.data.schema import Kind, Schema, TaskKind
 from cotune.errors import Malformed, UsageError
-from cotune.party import train
 from cotune.party.task import RESOLUTION, Configuration, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
@@ -75,6 +73,7 @@ class Inspect(Task, frozen=True):
         "arrays their shape and where their numbers lie"
     )
     reply = Description
+    instead = ""  # without names and kinds there is nothing to agree on; the report says it
     needs_problem = False
 
     folds: int
@@ -171,9 +170,9 @@ class Evaluate(Task, frozen=True):
         return {
             "losses": loss_term(problem, count),
             "variances": variance_term(problem, count),
-            "fits": Term(count, 0.0, 2.0**20, 1.0),
-            "cpu_seconds": Term(count, 0.0, 2.0**31, 2.0**-20),
-            "failed": Term(count * len(REASONS), 0.0, 1.0, 1.0),
+            "fits": Term(count, 0.0, 2.0**20, 1.0, spare=True),
+            "cpu_seconds": Term(count, 0.0, 2.0**31, 2.0**-20, spare=True),
+            "failed": Term(count * len(REASONS), 0.0, 1.0, 1.0, spare=True),
         }
 
     def perform(self, party: Party) -> Evaluations:
@@ -260,6 +259,7 @@ class Search(Task, frozen=True):
         "equally)"
     )
     reply = Searches
+    instead = "use flora, privtuna or dash, which need totals only"
 
     learners: tuple[str, ...]
     trials: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
@@ -362,7 +362,10 @@ def _drawn(described: bytes, space_json: bytes) -> list[dict[str, Any]]:
 
 
 class Predictions(Reply, frozen=True):
-    """Predicted losses of all learners' candidates, one after the other; costs per learner."""
+    """Predicted losses of all learners' candidates, one after the other; costs per learner.
+
+    For a soft maximum `losses` are not losses but what `Predict` says.
+    """
 
     losses: list[float]
     fits: list[int]
@@ -375,13 +378,23 @@ class Predict(Task, frozen=True):
     The search is made once: asked again, the party remembers it. Configurations that were `judged`
     by all parties in earlier rounds are added to what the surrogate learns from, as far as the
     party remembers them. Unless `anew`, a party that would have to search refuses.
+
+    With `ceilings`, one c for each learner, it tells exp(25 (min(f, c) / c - 1)) instead of a loss
+    f. The logarithm of the total over N parties is a soft maximum, of losses up to c:
+
+        max_i f_i <= c (1 + ln(sum_i exp(25 (f_i / c - 1))) / 25) <= max_i f_i + c ln(N) / 25
+
+    What is told lies between e**-25, about 2**-36, and 1, so with steps of 2**-45 totals are exact
+    and rounding moves the maximum by 0.00005 c at most. More than 25 would be sharper, but in sums
+    of a wider range the smaller parts lie beside the larger ones, and can be told apart.
     """
 
     discloses = (
         "the losses that a model of its own search predicts for candidates that all parties are "
-        "asked about (much of the search could be reconstructed from one party's predictions), its "
-        "number of rows (unless all parties count equally), and how many fits and CPU seconds the "
-        "search took"
+        "asked about, or for a soft maximum an exponential of each, so that the total is close to "
+        "the largest party's (much of the search could be reconstructed from one party's "
+        "predictions), its number of rows (unless all parties count equally), and how many fits "
+        "and CPU seconds the search took"
     )
     reply = Predictions
 
@@ -390,14 +403,17 @@ class Predict(Task, frozen=True):
     surrogate: str = "forest"
     judged: tuple[Configuration, ...] = ()
     anew: bool = True
+    ceilings: tuple[Annotated[float, msgspec.Meta(gt=0)], ...] = ()
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None
-        learners = len(self.search.learners)
+        learners, count = len(self.search.learners), sum(c.count for c in self.candidates)
         return {
-            "losses": loss_term(problem, sum(c.count for c in self.candidates)),
-            "fits": Term(learners, 0.0, 2.0**31, 1.0),
-            "cpu_seconds": Term(learners, 0.0, 2.0**31, 2.0**-20),
+            "losses": Term(count, 0.0, 1.0, 2.0**-45)
+            if self.ceilings
+            else loss_term(problem, count),
+            "fits": Term(learners, 0.0, 2.0**31, 1.0, spare=True),
+            "cpu_seconds": Term(learners, 0.0, 2.0**31, 2.0**-20, spare=True),
         }
 
     def perform(self, party: Party) -> Predictions:
@@ -443,6 +459,7 @@ class Marginals(Task, frozen=True):
         "or class or, in a column, no value"
     )
     reply = Distributions
+    instead = "leave --wasserstein out"
 
     def perform(self, party: Party) -> Distributions:
         from cotune.party.marginals import marginals
@@ -488,7 +505,7 @@ def variance_term(problem: Problem, count: int) -> Term:
     """The term of `count` variances of losses in the metric's unit, averaged like these."""
     metric, schema = problem.metric, problem.schema
     most = metric.worst(schema) / metric.unit(schema)
-    return Term(count, 0.0, most**2, RESOLUTION, weighted=True)
+    return Term(count, 0.0, most**2, RESOLUTION, weighted=True, spare=True)
 
 
 def _check_weight(weight: float) -> None:
@@ -496,13 +513,4 @@ def _check_weight(weight: float) -> None:
         raise Malformed("the reply's weight is not a number above 0 and below 2**31")
 
 
-TASKS: tuple[type[Task], ...] = (
-    Inspect,
-    Measure,
-    Evaluate,
-    Search,
-    Predict,
-    Marginals,
-    *train.TASKS,
-)
-any_task: Any = reduce(or_, TASKS)
+TASKS: tuple[type[Task], ...] = (Inspect, Measure, Evaluate, Search, Predict, Marginals)

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cotune.data.schema import TaskKind
+from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.local import LocalEngine
 from cotune.methods import takes
@@ -109,6 +110,23 @@ def a_killed_run_resumes_to_the_same_outcome(method: str, **options: Any) -> Non
     _assert_same(whole, resumed)
 
 
+def masked_sums_give_the_same_outcome_or_are_refused_at_once(method: str, **options: Any) -> None:
+    with _federation() as federation:
+        watched = Faulty(federation.engine)
+        try:
+            private = _tune(Federation(watched), method, privacy="masked", **options)
+        except UsageError:
+            assert not watched.calls, "it was refused after parties had been asked"
+            return
+        plain = _tune(federation, method, **options)
+    assert [_figures(trial) for trial in plain.trials] == [
+        _figures(trial) for trial in private.trials
+    ]
+    assert all(entry.way == "masked" or entry.task == "inspect" for entry in private.ledger), (
+        "something was told in the clear"
+    )
+
+
 METHOD_CHECKS: tuple[Callable[..., None], ...] = (
     same_seed_same_outcome,
     trials_are_configurations_of_the_space,
@@ -120,6 +138,7 @@ METHOD_CHECKS: tuple[Callable[..., None], ...] = (
     a_lost_reply_is_left_out,
     a_late_reply_is_left_out,
     a_killed_run_resumes_to_the_same_outcome,
+    masked_sums_give_the_same_outcome_or_are_refused_at_once,
 )
 
 

@@ -73,10 +73,25 @@ def check_merging(merge_every: int, names: Iterable[str]) -> None:
         raise UsageError("merge_every is about boosted trees: tune hgb, xgboost or lightgbm, too")
 
 
-def check(learner: str) -> None:
+#: Ways of training in which every party tells a model of its own: not by sums alone.
+TELLING = ("forest", "ensemble")
+
+
+def by_sums(learner: str) -> bool:
+    """Whether the learner is trained by totals over the parties, and nothing else."""
+    return learners.learner(learner).trained_by not in TELLING
+
+
+def check(learner: str, private: bool = False) -> None:
     """Refuse, before any work is done, a learner that cannot be trained here."""
     chosen = learners.learner(learner)
     without = "tune it without training (--no-train)"
+    if private and not by_sums(learner):
+        able = [n for n in learners.learner_names() if by_sums(n) and learners.available(n)]
+        raise UsageError(
+            f"a model of {learner!r} is put together from models of single parties, which private "
+            f"sums rule out: {without}, or use {', '.join(able)}"
+        )
     if chosen.keeps_rows:
         raise UsageError(
             f"a model of {learner!r} holds rows, which may not leave their party: {without}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cotune.errors import DataError, Malformed
-from cotune.party.task import Configuration, Reply, Task
+from cotune.party.task import Configuration, Reply, Task, Term
 
 if TYPE_CHECKING:
     from cotune.party.fit import Job
@@ -23,6 +23,14 @@ class Assessed(Reply, frozen=True):
     joint: float
     own: float
 
+    @property
+    def sums(self) -> list[float]:
+        """What adds up to means over all parties' rows: rows, and for both losses sum and rows."""
+        told = [float(self.rows)]
+        for loss in (self.joint, self.own):
+            told += [0.0, 0.0] if np.isnan(loss) else [loss * self.rows, float(self.rows)]
+        return told
+
 
 class Assess(Task, frozen=True):
     """Judge a model, and the same configuration fitted on the party's own rows alone."""
@@ -32,6 +40,7 @@ class Assess(Task, frozen=True):
         "model that it fitted on its own rows alone"
     )
     reply = Assessed
+    instead = "only the mean over all parties can be told"
 
     learner: str
     params: dict[str, bool | int | float | str | None]
@@ -62,6 +71,12 @@ class Assess(Task, frozen=True):
         own, fitting = party.compute(own_loss, job, X, y)
         party.bill(1, seconds + fitting)
         return Assessed(len(y), joint, own)
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        assert problem is not None
+        metric, schema = problem.metric, problem.schema
+        most = max(1.0, metric.worst(schema)) * 2.0**31
+        return {"sums": Term(5, 0.0, most, min(1.0, metric.resolution(schema)))}
 
     def most_fits(self, problem: Problem) -> int:
         return 1

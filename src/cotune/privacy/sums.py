@@ -1,0 +1,315 @@
+"""The coordinator's part in private sums: keys are agreed, totals made, nothing else is learnt."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+
+import msgspec
+import numpy as np
+
+from cotune.errors import CotuneError, FederationError, Malformed, UsageError
+from cotune.federation.exchange import Exchange
+from cotune.federation.wire import Refusal
+from cotune.party.keys import (
+    FEWEST,
+    WHOLE,
+    Acquaint,
+    Adopt,
+    Aim,
+    Deal,
+    Decrypt,
+    Introduce,
+    Keyed,
+    PublicKey,
+    Refresh,
+    Relinearise,
+    Reveal,
+    Sealed,
+    Streams,
+    Switch,
+)
+from cotune.party.task import Reply, Task
+from cotune.privacy.agent import messages as agent
+from cotune.privacy.agent.envelope import Kind, Refused, Seal
+from cotune.privacy.fixed import WIDTHS
+
+if TYPE_CHECKING:
+    from cotune.privacy.client import Agent
+
+#: Numbers in one ciphertext.
+RING = 8192
+
+Privacy = Literal["plain", "masked", "encrypted"]
+MODES: tuple[Privacy, ...] = ("plain", "masked", "encrypted")
+
+
+class Again(Exception):
+    """A party whose part was needed is gone: the others must agree on keys anew."""
+
+
+class Private(ABC):
+    """One way of adding up without seeing what is added."""
+
+    verb: ClassVar[Literal["masked", "encrypted"]]
+
+    @abstractmethod
+    def agree(self, exchange: Exchange, parties: Sequence[str], aim: Aim = WHOLE) -> Keyed:
+        """See to it that these parties have keys; those that could not be reached are left out.
+
+        What of the total is to be known decides which keys.
+        """
+
+    @abstractmethod
+    def check(self, part: Any, slots: int, aim: Aim = WHOLE) -> None:
+        """Raise `Malformed` if a party's part cannot be added up."""
+
+    @abstractmethod
+    def total(
+        self, exchange: Exchange, keyed: Keyed, told: Mapping[str, Any], slots: int
+    ) -> tuple[np.ndarray, tuple[str, ...]]:
+        """The total of the digits (int64), and of whom; `told` is by the parties that answered."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Agree on new keys before the next total."""
+
+
+class Masked(Private):
+    """Pairwise masks, see `cotune.privacy.masks`; a party may drop out at any time."""
+
+    verb = "masked"
+
+    def __init__(self) -> None:
+        self._session = ""
+        self._met: frozenset[str] = frozenset()
+
+    def agree(self, exchange: Exchange, parties: Sequence[str], aim: Aim = WHOLE) -> Keyed:
+        from cotune.privacy.masks import name_of
+
+        if not self._met.issuperset(parties):
+            told = exchange.ask(dict.fromkeys(parties, Introduce()))
+            roster = {party: cast(PublicKey, reply).key for party, reply in told.items()}
+            self._met = frozenset(exchange.ask(dict.fromkeys(roster, Acquaint(roster))))
+            self._session = name_of(roster)
+        return Keyed(self._session, tuple(party for party in parties if party in self._met))
+
+    def check(self, part: Any, slots: int, aim: Aim = WHOLE) -> None:
+        if len(part) != 8 * slots:
+            raise Malformed("the reply has another length than the task asked for")
+
+    def total(
+        self, exchange: Exchange, keyed: Keyed, told: Mapping[str, Any], slots: int
+    ) -> tuple[np.ndarray, tuple[str, ...]]:
+        from cotune.privacy.masks import signed
+
+        counted = {party: np.frombuffer(vector, dtype="<u8") for party, vector in told.items()}
+        revealed: dict[str, dict[str, bytes]] = {party: {} for party in counted}
+        while gone := set(keyed.among) - counted.keys():
+            asked = {
+                party: Reveal(keyed.session, exchange.round, tuple(sorted(unknown)))
+                for party in counted
+                if (unknown := gone - revealed[party].keys())
+            }
+            if not asked:
+                break
+            check_enough(counted)
+            replies = exchange.ask(asked)
+            for party in asked:
+                if party in replies:
+                    revealed[party] |= cast(Streams, replies[party]).keys
+                else:
+                    del counted[party]
+        check_enough(counted)
+        total = np.zeros(slots, dtype=np.uint64)
+        for party, vector in counted.items():
+            total += vector
+            for other, key in revealed[party].items():
+                total -= signed(party, other, key, slots)
+        return total.view(np.int64), tuple(counted)
+
+    def forget(self) -> None:
+        self._met = frozenset()
+
+
+class Joint(msgspec.Struct, frozen=True):
+    """A joint key that was agreed on: who has a share of it, the lead first."""
+
+    session: str
+    scheme: agent.Scheme
+    holders: tuple[str, ...]
+
+    @property
+    def seal(self) -> Seal:
+        return Seal(self.session, self.scheme)
+
+
+class Encrypted(Private):
+    """Threshold homomorphic encryption: every party has a key share, the coordinator has none."""
+
+    verb = "encrypted"
+
+    def __init__(self) -> None:
+        self._joint: dict[str, Joint] = {}  # by the name of the scheme
+
+    def agree(self, exchange: Exchange, parties: Sequence[str], aim: Aim = WHOLE) -> Keyed:
+        name = aim.scheme
+        if name not in self._joint or not self._fits(self._joint[name], parties, aim):
+            self._joint.pop(name, None)
+            count = max(FEWEST, len(parties))
+            bits = WIDTHS["encrypted"] if name == "sum" else 0
+            scheme = agent.Scheme(name, count, bits, aim.least or 8)
+            self._joint[name] = self._deal(exchange, parties, scheme)
+        return Keyed(self._joint[name].session, tuple(parties), aim)
+
+    @staticmethod
+    def _fits(joint: Joint, parties: Sequence[str], aim: Aim) -> bool:
+        return set(parties) <= set(joint.holders) and aim.least in (0, joint.scheme.least)
+
+    def _deal(self, exchange: Exchange, parties: Sequence[str], scheme: agent.Scheme) -> Joint:
+        """Joint key generation; the joint public key is the sum of the parties' parts."""
+        session = secrets.token_hex(12)
+        lead, *others = parties
+        first = exchange.ask({lead: Deal(session, scheme)})
+        if not first:
+            raise Again
+        deal = Deal(session, scheme, _made(first, lead))
+        told = first | exchange.ask(dict.fromkeys(others, deal))
+        check_enough(told)
+        joint = Joint(session, scheme, tuple(told))
+        self._ask(agent.Open(session, scheme))
+        public = self._ask(agent.JoinKeys(session, tuple(_made(told, p) for p in told))).made
+        if scheme.name != "sum":
+            self._relinearise(exchange, joint)
+        self._needed(exchange, joint, Adopt(session, public))
+        return joint
+
+    def _relinearise(self, exchange: Exchange, joint: Joint) -> None:
+        """A key with which ciphertexts can be multiplied, in two rounds."""
+        lead, *others = joint.holders
+        first = exchange.ask({lead: Switch(joint.session)})
+        if not first:
+            raise Again
+        switch = Switch(joint.session, _made(first, lead))
+        told = first | exchange.ask(dict.fromkeys(others, switch))
+        if told.keys() != set(joint.holders):
+            raise Again
+        parts = tuple(_made(told, party) for party in joint.holders)
+        joined = self._ask(agent.JoinSwitches(joint.session, parts)).made
+        told = self._needed(exchange, joint, Relinearise(joint.session, joined))
+        parts = tuple(_made(told, party) for party in joint.holders)
+        self._ask(agent.JoinRelinearisations(joint.session, parts))
+
+    def check(self, part: Any, slots: int, aim: Aim = WHOLE) -> None:
+        joint = self._joint[aim.scheme]
+        if aim.scheme == "sum" and len(part) != math.ceil(slots / RING):
+            raise Malformed("the reply has another number of ciphertexts than was asked for")
+        try:
+            for ciphertext in part:
+                joint.seal.open(ciphertext, Kind.SUMMAND)
+        except Refused as error:
+            raise Malformed(f"the reply has a ciphertext that is none: {error}") from error
+
+    def total(
+        self, exchange: Exchange, keyed: Keyed, told: Mapping[str, Any], slots: int
+    ) -> tuple[np.ndarray, tuple[str, ...]]:
+        check_enough(told)
+        joint, aim = self._joint[keyed.aim.scheme], keyed.aim
+        results = self._results(exchange, joint, aim, list(told.values()))
+        replies = self._needed(exchange, joint, Decrypt(joint.session, results))
+        shares = tuple(cast(Sealed, replies[party]).made for party in joint.holders)
+        fused = self._ask(agent.Fuse(joint.session, shares, slots)).values
+        kind = "<i8" if aim.scheme in ("sum", "mask") else "<f8"
+        return np.frombuffer(fused, dtype=kind), tuple(told)
+
+    def _results(
+        self, exchange: Exchange, joint: Joint, aim: Aim, told: Sequence[tuple[bytes, ...]]
+    ) -> tuple[bytes, ...]:
+        """What is to be decrypted: the totals, or what is computed from them under encryption."""
+        session = joint.session
+        if aim.scheme == "mean":
+            half = len(told[0]) // 2
+            sums = self._ask(agent.Add(session, tuple(part[:half] for part in told))).made
+            counts = self._ask(agent.Add(session, tuple(part[half:] for part in told))).made
+            made = self._ask(agent.Divide(session, sums, counts, aim.low, aim.high))
+        else:
+            made = self._ask(agent.Add(session, tuple(told)))
+            if aim.least:
+                made = self._ask(agent.Reaching(session, made.made, aim.least))
+        while isinstance(made, agent.Wanting):
+            refresh = Refresh(session, made.asked, made.common)
+            replies = self._needed(exchange, joint, refresh)
+            parts = tuple(cast(Sealed, replies[party]).made for party in joint.holders)
+            made = self._ask(agent.Refreshed(session, parts))
+        results: tuple[bytes, ...] = made.made
+        return results
+
+    def _needed(self, exchange: Exchange, joint: Joint, task: Task) -> dict[str, Reply]:
+        """The replies of all that have a share: without one of them nothing can be done."""
+        replies = exchange.ask(dict.fromkeys(joint.holders, task))
+        if replies.keys() != set(joint.holders):
+            raise Again
+        return replies
+
+    def forget(self) -> None:
+        for joint in self._joint.values():
+            with suppress(CotuneError):  # the agent was restarted, and knows nothing of it
+                self._ask(agent.Close(joint.session))
+        self._joint = {}
+
+    def _ask(self, message: agent.SessionAsk) -> Any:
+        return _coordinators_agent().ask(message)
+
+
+_started: list[Agent] = []
+_starting = threading.Lock()
+
+
+def _coordinators_agent() -> Agent:
+    """One for all federations of this process; it has no share of any key."""
+    from cotune.privacy.client import Agent
+
+    with _starting:
+        if _started and not _started[0].alive:
+            _started.pop().close()
+        if not _started:
+            _started.append(Agent())
+        return _started[0]
+
+
+def _made(told: Mapping[str, Reply], party: str) -> bytes:
+    """The one thing that the party's key agent made."""
+    return cast(Sealed, told[party]).made[0]
+
+
+def private(mode: Privacy) -> Private | None:
+    """How totals are made in this mode; None is in the clear."""
+    if mode == "plain":
+        return None
+    return Masked() if mode == "masked" else Encrypted()
+
+
+def ready(mode: Privacy) -> None:
+    """Refuse, before any work is done, a mode for which something is not installed."""
+    if mode == "masked" and find_spec("cryptography") is None:
+        raise UsageError("masked sums need the package cryptography: pip install 'cotune[privacy]'")
+    if mode == "encrypted":
+        from cotune.privacy.doctor import interpreter
+
+        interpreter()
+
+
+def check_enough(parties: Collection[str], failures: Mapping[str, Refusal] = {}) -> None:
+    """A total of one party would tell that party's own figures."""
+    if len(parties) < FEWEST:
+        why = "".join(f"; {party}: {no.sentence}" for party, no in [*failures.items()][:1])
+        raise FederationError(
+            f"{len(parties)} of the parties can be added up, and a private total needs "
+            f"{FEWEST}: of fewer it would tell one party's own figures{why}"
+        )
