@@ -132,7 +132,8 @@ def test_the_journal_of_a_private_run_holds_totals_only(tmp_path, plain, privacy
 def test_what_identifies_a_party_is_not_gathered(problem, privacy):
     with federation_of(TABLES, problem=problem, privacy=privacy) as federation:
         with pytest.raises(
-            UsageError, match=r"no party tells the configurations its own search.*flora, privtuna or dash"
+            UsageError,
+            match=r"no party tells the configurations its own search.*flora, privtuna or dash",
         ):
             federation.gather(Search(("decision_tree",), 2))
         with pytest.raises(UsageError, match=r"ask for the total \(sum\)"):
