@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.privacy.agents import ready
+
 COTUNE = (sys.executable, "-m", "cotune.cli")
 TUNING = ("sklearn:iris", "--learner", "decision_tree", "--trials", "30", "--folds", "3")
 #: Keys that may differ between two runs of the same seed.
@@ -270,3 +272,36 @@ def test_a_killed_fedex_run_on_images_resumes_to_the_same_model(place):
     assert (place.folder / "predicted.csv").read_text().count("\n") == 121
     judged = place.json("evaluate", "whole")
     assert judged["parties"]
+
+
+# Private sums
+
+
+@pytest.mark.parametrize("privacy", ["masked", pytest.param("encrypted", marks=ready)])
+def test_a_private_run_is_killed_resumed_and_ends_like_the_plain_one(place, whole, privacy):
+    arguments = ("tune", *TUNING, "--privacy", privacy, "--run", "private")
+    process = place.start_and_wait(*arguments, run="private", rounds=6)
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    until(lambda: not place.left_behind(), 15)
+    summary, plain = place.json("resume", "private"), whole[1]
+    for figure in ("learner", "params", "loss", "value", "rounds", "fits"):
+        assert summary[figure] == plain[figure]
+    shown = place.run("show", "private", "--disclosures").stdout
+    assert "evaluate (as a total" in shown
+    until(lambda: not place.left_behind(), 15)
+
+
+@ready
+def test_the_doctor_says_that_the_agent_is_ready(place):
+    assert "the key agent is ready" in place.run("agent", "doctor").stdout
+
+
+def test_without_an_interpreter_encryption_is_refused_before_any_work(place):
+    place.environment |= {
+        "COTUNE_AGENT_HOME": str(place.folder / "nowhere"),
+        "COTUNE_AGENT_PYTHON": "/bin/false",
+    }
+    refused = place.run("tune", *TUNING, "--privacy", "encrypted", "--run", "no", code=2)
+    assert "cotune agent doctor --setup" in refused.stderr
+    assert not (place.folder / "no").exists()
