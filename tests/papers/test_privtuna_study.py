@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "papers"))
 import privtuna_study as study
 from common import Results
 
+from cotune import learners, methods
 from cotune.methods.combine import STRATEGIES
 
 SETTING = {"skew": "label", "seed": 0, "network": "counted", "rows": 60, "rounds": 1}
@@ -31,6 +32,8 @@ def two_parties(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(study, "PARTIES", 2)
     monkeypatch.setattr(study, "WORK", tmp_path)
+    for registry in (learners, methods):
+        monkeypatch.setattr(registry, "_registered", {})
     return tmp_path
 
 
