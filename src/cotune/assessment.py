@@ -80,6 +80,11 @@ def evaluate(run: str | Path | Outcome, federation: Federation | None = None) ->
     True
     """
     outcome = run if isinstance(run, Outcome) else Outcome.load(run)
+    if outcome.noises:
+        raise UsageError(
+            "the run's sums were noised, and what judges its model would not be: look at the "
+            "losses of its trials instead"
+        )
     if not outcome.problem.holdout:
         raise UsageError(
             "no rows were set aside when the run was made: tune with --holdout 0.2, say"

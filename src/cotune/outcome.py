@@ -43,6 +43,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     searched: int | None = None
     privacy: Privacy = "plain"
     delta: float = 1e-5
+    #: Of every noised total that was opened, those of rounds that were given up too.
+    noises: tuple[float, ...] = ()
 
     @cached_property
     def model(self) -> Model:
@@ -86,7 +88,9 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     @property
     def epsilon(self) -> float | None:
         """What noised sums told of one party, by differential privacy at `delta`; None of none."""
-        return self.ledger.epsilon(self.delta)
+        from cotune.privacy.protection import epsilon
+
+        return epsilon(self.noises, self.delta) if self.noises else None
 
     @cached_property
     def disclosures(self) -> list[Disclosure]:

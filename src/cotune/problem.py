@@ -174,4 +174,4 @@ def heaviest(problem: Problem | None) -> float:
     """More than the largest weight that any party can have: a party may have been away so far."""
     if problem is None or problem.weights == "equal":
         return 1.0
-    return 8.0 * problem.schema.rows
+    return max(8.0 * problem.schema.rows, 2.0**20)

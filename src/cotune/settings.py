@@ -67,6 +67,8 @@ class Settings(msgspec.Struct, frozen=True):
             self.delta,
             private=self.privacy != "plain",
             equal=self.weights == "equal",
+            method=self.method,
+            budget=self.budget,
         )
         if self.train:
             for name in self.learners or self.usual_learners:

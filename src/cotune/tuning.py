@@ -279,7 +279,12 @@ def _trained(
             f"the search is finished and kept, but its model could not be made: {error}; resume "
             "the run without training (--no-train) to have its result"
         ) from error
-    outcome = msgspec.structs.replace(outcome, rounds=tuple(federation.ledger), searched=searched)
+    outcome = msgspec.structs.replace(
+        outcome,
+        rounds=tuple(federation.ledger),
+        searched=searched,
+        noises=federation.journal.noises(),
+    )
     vars(outcome)["model"] = model
     return outcome
 
@@ -306,4 +311,5 @@ def _outcome(
         run=None if run.folder is None else str(run.folder),
         privacy=settings.privacy,
         delta=settings.delta,
+        noises=federation.journal.noises(),
     )

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
 import cotune
 from cotune.errors import UsageError
+from cotune.federation.federation import Federation
+from cotune.federation.journal import Journal
 from cotune.party.task import Term
 from cotune.privacy.protection import FARTHEST, Protection, epsilon
+from cotune.testing import Faulty, Killed
 from tests.parts import federation_of, iris, parts
 
 TERMS = {
@@ -60,9 +64,9 @@ def test_a_term_of_small_norm_needs_little_noise():
 
 @pytest.mark.parametrize(("noise", "count"), [(1.0, 1), (2.0, 10), (5.0, 100)])
 def test_epsilon_is_at_most_the_bound_of_renyi_by_hand(noise, count):
-    """k Gaussian mechanisms: alpha k / (2 sigma^2) + log(1 / delta) / (alpha - 1), least alpha."""
+    """alpha k s^2 / (2 sigma^2) + log(1 / delta) / (alpha - 1) for the best alpha, s = 2."""
     alphas = np.linspace(1.01, 200, 5000)
-    by_hand = np.min(alphas * count / (2 * noise**2) + math.log(1e5) / (alphas - 1))
+    by_hand = np.min(alphas * count * 4 / (2 * noise**2) + math.log(1e5) / (alphas - 1))
     found = epsilon([noise] * count, 1e-5)
     assert 0.5 * by_hand < found <= by_hand * 1.01
 
@@ -80,8 +84,27 @@ def test_a_noised_run_shows_its_epsilon_and_others_have_none():
     assert exact.epsilon is None
     assert noised.epsilon == pytest.approx(epsilon([2.0, 2.0], 1e-5))
     assert [entry.noise for entry in noised.ledger] == [0.0, 0.0, 2.0, 2.0]
+    assert noised.noises == (2.0, 2.0)
     assert noised.summary()["epsilon"] == noised.epsilon
     assert [t.loss for t in noised.trials] != [t.loss for t in exact.trials]
+
+
+def test_totals_of_rounds_that_were_lost_count_too(tmp_path):
+    """Killed between two checkpoints of the training: what was opened stays opened."""
+    tables = parts(iris(), 5)
+    options = {"learners": ["logistic_regression"], "folds": 2, "trials": 2, "progress": False,
+               "privacy": "masked", "weights": "equal", "noise": 5.0}  # fmt: skip
+    with federation_of(tables) as federation:
+        dying = Faulty(federation.engine, dies_at=11)
+        with pytest.raises(Killed):
+            cotune.tune(Federation(dying), run=tmp_path / "run", **options)
+        before = len(Journal(tmp_path / "run" / "journal.sqlite").noises())
+        outcome = cotune.resume(tmp_path / "run", Federation(federation.engine), progress=False)
+    booked = sum(entry.noise > 0 for entry in outcome.ledger)
+    assert before >= 2
+    assert len(outcome.noises) >= booked
+    with pytest.raises(UsageError, match="the run's sums were noised"):
+        cotune.evaluate(msgspec.structs.replace(outcome, run=None), federation)
 
 
 def test_voting_finds_a_good_configuration_under_noise():
@@ -101,6 +124,11 @@ def test_voting_finds_a_good_configuration_under_noise():
         ({"noise": 1.0, "privacy": "masked"}, "add weights='equal'"),
         ({"noise": 0.0, "privacy": "masked", "weights": "equal"}, "the noise is 0.0"),
         ({"clip": 1.0}, "clip is about noise"),
+        (
+            {"method": "privtuna", "noise": 1.0, "privacy": "masked", "weights": "equal"},
+            "noise is for the methods dash",
+        ),
+        ({"fits": 100, "noise": 1.0, "privacy": "masked", "weights": "equal"}, "tells its fits"),
         ({"noise": 1.0, "clip": -1.0, "privacy": "masked", "weights": "equal"}, "norm is -1.0"),
         ({"noise": 1.0, "delta": 1.0, "privacy": "masked", "weights": "equal"}, "delta is 1.0"),
     ],

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import time
 
+import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import cotune
 from cotune.errors import FederationError, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.journal import Journal
 from cotune.federation.local import LocalEngine
-from cotune.federation.wire import Encrypted, Masked, Refusal, decode_reply, decode_request, encode
-from cotune.party.keys import Reveal
+from cotune.federation.wire import (
+    Cost,
+    Encrypted,
+    Gathered,
+    Masked,
+    Refusal,
+    Request,
+    decode_reply,
+    decode_request,
+    encode,
+)
+from cotune.party.keys import Reveal, Sealed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search
 from tests.parts import Unreliable, federation_of, iris, parts, problem_of, threads
@@ -232,33 +247,156 @@ def test_a_total_of_one_party_is_refused(problem, privacy):
     engine = Watched(spoil=spoil)
     with (
         Federation(engine, problem=problem, privacy=privacy, quorum=0.2) as federation,
-        pytest.raises(FederationError, match="a private total needs 2"),
+        pytest.raises(FederationError, match="2 are needed for a private total"),
     ):
         federation.sum(tree(1))
 
 
-def test_masks_of_a_round_are_used_once_and_told_for_that_round_only(problem):
+def test_masks_of_a_sum_are_used_once_and_told_for_that_sum_only(problem):
     engine = Watched()
-    with Federation(engine, problem=problem, privacy="masked") as federation:
+    with Federation(engine, problem=problem, privacy="masked", run="run") as federation:
         federation.sum(tree(1))
         federation.sum(tree(2))
-        (first, second) = [
-            request for party, request, _ in engine.seen
+        first, second = (
+            request
+            for party, request, _ in engine.seen
             if party == "party-1" and request.verb == "masked"
-        ]  # fmt: skip
+        )
         party = engine._parties["party-1"]
-        again = decode_reply(party.perform(encode(first)))
-        assert (again.code, "used before" in again.sentence) == ("malformed", True)
-        repeated = decode_reply(party.perform(encode(second)))
-        assert isinstance(repeated, Masked)
-        session = second.keyed.session
-        for task in (
-            Reveal(session, first.round, ("party-2",)),
-            Reveal(session, second.round, PARTIES[1:]),
-            Reveal(session, second.round, ("party-1",)),
+
+        def answer(request):
+            return decode_reply(party.perform(encode(request)))
+
+        assert "used before" in answer(first).sentence
+        assert isinstance(answer(second), Masked)  # the same once more
+        assert "used before" in answer(replace(second, task=tree(1))).sentence
+        assert (
+            "used before"
+            in answer(replace(second, keyed=replace(second.keyed, among=PARTIES[:3]))).sentence
+        )
+        keyed = second.keyed
+        for number, gone in (
+            (first.keyed.number, ("party-2",)),
+            (keyed.number, PARTIES[1:4]),  # the quorum is three
+            (keyed.number, ("party-1",)),
         ):
-            request = type(second)(second.run, 9, "gather", task)
-            assert isinstance(decode_reply(party.perform(encode(request))), Refusal)
+            asked = Request(second.run, 9, "gather", Reveal(keyed.session, number, gone))
+            assert isinstance(answer(asked), Refusal)
+        right = Request(second.run, 9, "gather", Reveal(keyed.session, keyed.number, PARTIES[1:3]))
+        assert not isinstance(answer(right), Refusal)
+        tasks = [request.task for _, request, _ in engine.seen]
+        roster = next(task for task in tasks if task.name == "acquaint")
+        again = Request(second.run, 9, "gather", roster)
+        assert "used for another roster" in answer(again).sentence
+
+
+def test_a_party_of_a_private_run_tells_nothing_in_the_clear(problem):
+    engine = Watched()
+    with Federation(engine, problem=problem, privacy="masked", run="run") as federation:
+        federation.sum(tree(1))
+        party = engine._parties["party-1"]
+        for verb in ("sum", "gather"):
+            request = Request("run", 2, verb, tree(1), problem.digest)
+            refusal = decode_reply(party.perform(encode(request)))
+            assert "the sums of this run are private" in refusal.sentence
+        another = Request("other", 1, "sum", tree(1), problem.digest, problem)
+        assert not isinstance(decode_reply(party.perform(encode(another))), Refusal)
+
+
+class Late(Watched):
+    """One party's replies to some tasks come after any timeout, which is then used up."""
+
+    def __init__(self, party, *names):
+        super().__init__()
+        self._late = party, names
+
+    def call(self, messages, timeout):
+        replies = super().call(messages, None)
+        party, names = self._late
+        if party in messages and decode_request(messages[party]).task.name in names:
+            time.sleep(min(timeout, 0.2))
+            replies[party] = Refusal("timeout", "no reply within the time")
+        return replies
+
+
+@pytest.mark.parametrize(
+    ("privacy", "when"),
+    [("masked", "evaluate"), ("masked", "introduce"),
+     *(pytest.param("encrypted", when, marks=ready) for when in ("evaluate", "deal", "decrypt"))],
+)  # fmt: skip
+def test_a_party_that_is_late_does_not_use_up_the_others_time(problem, privacy, when):
+    engine = Late("party-2", when)
+    with Federation(engine, problem=problem, privacy=privacy, timeout=5.0) as federation:
+        assert federation.sum(tree(1)).parties == 4
+
+
+@pytest.mark.parametrize("privacy", PRIVATE)
+def test_without_a_quorum_no_total_is_opened(problem, privacy):
+    gone = ("party-1", "party-2")
+    engine = Watched(
+        spoil=lambda party, request, reply: (
+            LOST if party in gone and request.task.name == "evaluate" else reply
+        )
+    )
+    with (
+        Federation(engine, problem=problem, privacy=privacy, quorum=1.0) as federation,
+        pytest.raises(FederationError, match="5 are needed for a private total"),
+    ):
+        federation.sum(tree(1))
+    assert not {r.task.name for _, r, _ in engine.seen} & {"reveal", "decrypt"}
+
+
+@pytest.mark.parametrize("privacy", PRIVATE)
+def test_totals_over_some_of_the_parties_are_refused(problem, privacy):
+    with (
+        federation_of(TABLES, problem=problem, privacy=privacy) as federation,
+        pytest.raises(UsageError, match=r"can be subtracted.*--clients-per-round 5"),
+    ):
+        federation.sum(tree(1), among=PARTIES[:3])
+
+
+@pytest.mark.parametrize("privacy", PRIVATE)
+def test_a_budget_of_seconds_ends_a_private_run_as_it_ends_a_plain_one(privacy):
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(
+            federation, learners=["decision_tree"], folds=3, trials=10_000, seconds=3.0,
+            privacy=privacy, progress=False, train=False,
+        )  # fmt: skip
+    assert "seconds is spent" in outcome.ended
+
+
+@ready
+def test_an_agent_that_dies_is_started_anew_and_new_keys_are_made(problem, plain):
+    from cotune.privacy import sums as module
+
+    engine = Watched()
+    with Federation(engine, problem=problem, privacy="encrypted") as federation:
+        federation.sum(tree(1, 2))
+        for agent in (engine._agents[0], module._started[0]):
+            os.kill(agent.pid, signal.SIGKILL)
+            agent._process.wait()
+            found = federation.sum(tree(1, 2))
+            assert found.sum("losses").tolist() == plain[0].sum("losses").tolist()
+
+
+@ready
+def test_a_part_of_a_key_that_is_none_does_not_crash_the_coordinator(problem):
+    def spoil(party, request, reply):
+        if party == "party-3" and request.task.name == "deal":
+            body = msgspec.Raw(encode(Sealed(())))
+            return encode(Gathered(body, Cost()))
+        return reply
+
+    with Federation(Watched(spoil=spoil), problem=problem, privacy="encrypted") as federation:
+        assert federation.sum(tree(1)).parties == 4
+
+
+def test_federations_that_are_too_small_or_too_large_are_refused_at_once(problem):
+    with pytest.raises(UsageError, match="a private total needs 2 parties, and there is 1"):
+        Federation(Watched({"alone": iris()}), privacy="masked")
+    tables = {f"party-{i}": iris(10) for i in range(201)}
+    with pytest.raises(UsageError, match="at most 200 parties, and there are 201"):
+        Federation(Watched(tables), privacy="encrypted")
 
 
 @pytest.mark.parametrize("privacy", PRIVATE)

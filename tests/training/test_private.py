@@ -12,8 +12,8 @@ from tests.parts import federation_of, iris, parts
 from tests.privacy.agents import ready
 
 TABLES = parts(iris(), 4)
-#: Small enough for a test: cnn and char_lstm are trained like torch_mlp, lightgbm like hgb, extra_tree
-#: like decision_tree; mlp is averaged in hundreds of rounds.
+#: Small enough for a test: cnn and char_lstm are trained like torch_mlp, lightgbm like hgb,
+#: extra_tree like decision_tree; mlp is averaged in hundreds of rounds.
 CASES = {
     "logistic_regression": {},
     "svm": {},

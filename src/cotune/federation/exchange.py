@@ -15,13 +15,21 @@ from cotune.party.task import Reply, Task
 class Exchange:
     """Asks parties what a round needs besides its task, and keeps count of all its messages.
 
-    A party that fails here is noted in `failures` and missing in what `ask` returns.
+    A party that fails here is noted in `failures` and missing in what `ask` returns. Each message
+    may take `timeout` seconds, and all of them may until the `deadline`.
     """
 
-    def __init__(self, engine: Engine, run: str, round: int, deadline: float | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        run: str,
+        round: int,
+        timeout: float | None = None,
+        deadline: float | None = None,
+    ) -> None:
         self._engine = engine
-        self._run, self.round = run, round
-        self._deadline = deadline
+        self._run, self._round = run, round
+        self._timeout, self._deadline = timeout, deadline
         self.bytes_up = 0
         self.bytes_down = 0
         #: How many messages each party got, by the name of the task.
@@ -44,7 +52,7 @@ class Exchange:
         encoded: dict[int, bytes] = {}  # the parties mostly get the same one
         for task in tasks.values():
             if id(task) not in encoded:
-                encoded[id(task)] = encode(Request(self._run, self.round, "gather", task))
+                encoded[id(task)] = encode(Request(self._run, self._round, "gather", task))
         messages = {party: encoded[id(task)] for party, task in tasks.items()}
         told = self.call(next(iter(tasks.values())), messages)
         self.hear(told)
@@ -58,8 +66,11 @@ class Exchange:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the deadline, none below 0."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.perf_counter())
+        """Seconds that the next message may take, none below 0."""
+        if self._deadline is None:
+            return self._timeout
+        left = max(0.0, self._deadline - time.perf_counter())
+        return left if self._timeout is None else min(left, self._timeout)
 
 
 class _Refused(Exception):

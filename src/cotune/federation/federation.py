@@ -32,11 +32,18 @@ from cotune.federation.wire import (
     encode,
     unpack_terms,
 )
-from cotune.party.keys import WHOLE, Aim
+from cotune.party.keys import FEWEST, WHOLE, Aim
 from cotune.party.task import Reply, Task
 from cotune.privacy.fixed import WIDTHS, Digits
 from cotune.privacy.protection import Protection
-from cotune.privacy.sums import Again, Privacy, Private, check_enough, private
+from cotune.privacy.sums import (
+    Again,
+    Privacy,
+    Private,
+    check_enough,
+    check_parties,
+    private,
+)
 from cotune.problem import Budget, Problem, heaviest
 
 #: Bytes of a refusal, at most: longer replies need not be read to know that they are none.
@@ -110,8 +117,9 @@ class Federation:
             raise UsageError(f"the quorum is {self.quorum}: give a share of parties in (0, 1]")
         if self.timeout is not None and not self.timeout > 0:
             raise UsageError(f"the timeout is {self.timeout}: give a number of seconds above 0")
-        self._private: Private | None = private(self.privacy)
         self.parties = self.engine.parties()
+        check_parties(self.privacy, len(self.parties))
+        self._private: Private | None = private(self.privacy)
         self._wanted = tuple(self.parties)  # of the round under way
         self._absent: dict[str, tuple[int, int]] = {}  # party: (next round to ask, absence)
         self._told: set[str] = set()  # parties that have the problem
@@ -174,6 +182,12 @@ class Federation:
         the total is wanted: of counts perhaps only 1 where they reach a threshold and 0 elsewhere.
         That is then all that is kept and, under encryption, all that anybody ever learns.
         """
+        if self._private is not None and among is not None and set(among) != set(self.parties):
+            raise UsageError(
+                f"totals over some of the parties can be subtracted from each other: for "
+                f"{self.privacy} sums let all of them take part each time, --clients-per-round "
+                f"{len(self.parties)} (at most 100)"
+            )
         entry = self._round(task, "sum", otherwise, among, aim)
         assert entry.total is not None
         return Sums(entry.total, entry.answered)
@@ -264,14 +278,23 @@ class Federation:
 
     def _ask(self, request: Request, asked: tuple[str, ...], otherwise: Task | None) -> Round:
         began = time.perf_counter()
-        allowed = self._allowed(request.task, self._messages(request, asked))
-        deadline = None if allowed is None else began + allowed
-        exchange = Exchange(self.engine, self.run, request.round, deadline)
         remark = self.remark or self.engine.remark
         answers = _Answers(request, self.problem, remark, self._aim)
         if request.verb == "sum" and self._private is not None:
-            self._add(self._private, request, asked, otherwise, answers, exchange)
+            answers.seal(self._private, None)
+            left = self._allowed(request.task, self._messages(request, asked), answers.most_bytes)
+            deadline = None if left is None else began + left
+            exchange = Exchange(self.engine, self.run, request.round, self.timeout, deadline)
+            try:
+                self._add(self._private, request, asked, otherwise, answers, exchange)
+            except FederationError:
+                if not self._out_of_time(time.perf_counter() - began):
+                    raise
         else:
+            left = self._allowed(request.task, self._messages(request, asked))
+            ends = [s for s in (left, self.timeout) if s is not None]
+            deadline = began + min(ends) if ends else None
+            exchange = Exchange(self.engine, self.run, request.round, deadline=deadline)
             self._collect(request, asked, otherwise, answers, exchange)
         seconds = time.perf_counter() - began
         if self._out_of_time(seconds):
@@ -318,21 +341,25 @@ class Federation:
                     "noise cannot be added where less than the total is told: combine by 'mean', "
                     "or leave noise out"
                 )
+        fewest = max(FEWEST, self._needed())
         for _ in range(ATTEMPTS):
             present = [party for party in asked if party not in exchange.failures]
-            check_enough(present, exchange.failures)
+            check_enough(present, fewest, exchange.failures)
             answers.seal(way, protection)
             try:
-                keyed = way.agree(exchange, present, self._aim)
+                keyed = way.agree(exchange, present, fewest, self._aim)
                 sealed = msgspec.structs.replace(
                     request, verb=way.verb, keyed=keyed, protection=protection
                 )
                 self._collect(sealed, keyed.among, otherwise, answers, exchange)
-                if answers.lack_keys:
-                    raise Again
+                self._check_present(way, answers, exchange)
+                if protection is not None:
+                    self.journal.note_noise(protection.noise)
                 answers.open(*way.total(exchange, keyed, answers.sealed, answers.slots))
             except Again:
                 way.forget()
+                for party in [p for p, no in exchange.failures.items() if no.code == "no_keys"]:
+                    del exchange.failures[party]  # it gets new ones
                 continue
             for party in set(asked) - answers.counted:
                 refusal = Refusal("lost", "the party could not be reached for its keys")
@@ -352,6 +379,16 @@ class Federation:
             return dict.fromkeys(asked, short)
         whole = encode(msgspec.structs.replace(request, attached=self.problem))
         return {party: short if party in self._told else whole for party in asked}
+
+    @staticmethod
+    def _check_present(way: Private, answers: _Answers, exchange: Exchange) -> None:
+        """Agree on new keys if a party has lost its own, or is gone where all are needed."""
+        if any(refusal.code == "no_keys" for refusal in answers.failures.values()):
+            raise Again
+        lost = {p: no for p, no in answers.failures.items() if no.code in ("lost", "timeout")}
+        if lost and way.needs_all:
+            exchange.failures |= lost
+            raise Again
 
     def _call(
         self,
@@ -373,8 +410,13 @@ class Federation:
         exchange.hear(replies)
         return replies
 
-    def _allowed(self, task: Task, messages: Mapping[str, bytes]) -> float | None:
-        """Seconds the round may take; `BudgetSpent` if it could exceed another limit."""
+    def _allowed(
+        self, task: Task, messages: Mapping[str, bytes], more_bytes: int = 0
+    ) -> float | None:
+        """Seconds of the budget that are left; `BudgetSpent` if it could exceed another limit.
+
+        `more_bytes` are those of a private sum with each party, beyond what the task tells.
+        """
         budget, ledger = self.budget, self.ledger
         if budget.rounds is not None and ledger.rounds + 1 > budget.rounds:
             raise BudgetSpent(f"the budget of {budget.rounds} rounds is spent")
@@ -382,14 +424,14 @@ class Federation:
             most = task.most_fits(self.problem) * len(messages)
             if ledger.most_fits + most > budget.fits:
                 raise BudgetSpent(f"the next round could exceed the budget of {budget.fits} fits")
-        if self._over(task, messages):
+        if self._over(task, messages, more_bytes * len(messages)):
             raise BudgetSpent(f"the next round could exceed the budget of {budget.bytes} bytes")
         if budget.seconds is None:
-            return self.timeout
+            return None
         left = budget.seconds - ledger.seconds
         if left <= 0:
             raise BudgetSpent(f"the budget of {budget.seconds:g} seconds is spent")
-        return left if self.timeout is None else min(left, self.timeout)
+        return left
 
     def _over(self, task: Task, messages: Mapping[str, bytes], spent: int = 0) -> bool:
         """Whether the messages and their replies, after `spent` bytes, could exceed the budget."""
@@ -483,8 +525,10 @@ class _Answers:
         return self._aim.scheme != "sum" and self._way == "encrypted"
 
     @property
-    def lack_keys(self) -> bool:
-        return any(refusal.code == "no_keys" for refusal in self.failures.values())
+    def most_bytes(self) -> int:
+        """Of a private sum, to and from one party."""
+        assert self._private is not None
+        return self._private.most_bytes(self.slots, self._aim)
 
     def open(self, digits: np.ndarray, counted: Sequence[str]) -> None:
         """Take the total of a private sum over the parties that could be counted.

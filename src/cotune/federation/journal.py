@@ -14,7 +14,7 @@ from cotune.federation.ledger import Round
 from cotune.federation.wire import encode
 
 #: Raised whenever what rounds and checkpoints hold is no longer read as it was.
-FORMAT = 2
+FORMAT = 3
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS rounds (
     number INTEGER PRIMARY KEY, request TEXT NOT NULL, round BLOB NOT NULL)""",
@@ -22,6 +22,7 @@ _TABLES = (
     since INTEGER PRIMARY KEY, state BLOB NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS parts (
     since INTEGER, name TEXT, part BLOB NOT NULL, PRIMARY KEY (since, name))""",
+    "CREATE TABLE IF NOT EXISTS noises (noise REAL NOT NULL)",
 )
 
 
@@ -107,6 +108,17 @@ class Journal:
                 "SELECT part FROM parts WHERE since = ? AND name = ?", (since, name)
             ).fetchone()
         return None if row is None else row[0]
+
+    def note_noise(self, noise: float) -> None:
+        """Write down that a noised total is about to be opened, whatever becomes of its round."""
+        with self._plain_errors(), self._database:
+            self._database.execute("INSERT INTO noises VALUES (?)", (noise,))
+
+    def noises(self) -> tuple[float, ...]:
+        """Of every noised total of the run that was opened."""
+        with self._plain_errors():
+            rows = self._database.execute("SELECT noise FROM noises").fetchall()
+        return tuple(noise for (noise,) in rows)
 
     def computed(self, since: int) -> bool:
         """Whether a computation that began after that round has a checkpoint."""

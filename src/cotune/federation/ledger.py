@@ -131,16 +131,6 @@ class Ledger:
             for party, refusal in entry.failures.items()
         ]
 
-    def epsilon(self, delta: float) -> float | None:
-        """What the noised sums together tell of one party: differential privacy's epsilon.
-
-        None if there was no noise. The schema's sums have none and are not in it.
-        """
-        from cotune.privacy.protection import epsilon
-
-        noises = [entry.noise for entry in self._rounds if entry.noise]
-        return epsilon(noises, delta) if noises else None
-
     def summary(self) -> dict[str, object]:
         """The figures of a leaderboard row."""
         return {

@@ -29,6 +29,8 @@ EDITIONS = ("lean", "faithful")
 MOST_MIN_POINTS = 8
 #: Good configurations of one party, at most: see `cotune.methods.combine.good`.
 MOST_GOOD = 10
+#: The widest range of counts that ciphertexts are divided by.
+MOST_DIVIDED = 1000
 #: Of the clusters, so many of the best are candidates, as in the authors' experiments.
 CLUSTERS = 4
 
@@ -82,6 +84,11 @@ def privtuna(
         problem.search(learner, sampler, trials)
         if combine == "pf-dbscan":
             Cells(problem.space(learner))
+    if edition == "faithful" and len(federation.parties) * MOST_GOOD > MOST_DIVIDED:
+        raise UsageError(
+            f"the faithful edition divides counts up to {MOST_DIVIDED}: it is for "
+            f"{MOST_DIVIDED // MOST_GOOD} parties at most; leave edition out"
+        )
     search = Search(problem.learners, trials, sampler, 1.0, None, free_pairs, pruning)
     steps = 2 if single_shot else 3
     proposed, costs, parties, weight = _combined(

@@ -55,6 +55,18 @@ class Keyed(msgspec.Struct, frozen=True):
     session: Label
     among: tuple[str, ...]
     aim: Aim = WHOLE
+    #: Of the sum in its session: masks are used for one, however often it is begun.
+    number: int = 0
+    #: A total of fewer parties is not to be opened.
+    fewest: int = FEWEST
+
+
+class Masked(msgspec.Struct, frozen=True):
+    """The last sum that a party masked: which one, of what, and as what."""
+
+    keyed: Keyed
+    digits: bytes
+    made: bytes
 
 
 class NoKeys(UsageError):
@@ -69,8 +81,8 @@ class Keys:
         self._start_agent = start_agent
         self._pairs: Pairs | None = None
         self._session = ""
-        self._masked: dict[int, tuple[tuple[str, ...], bytes]] = {}
-        self._gone: set[str] = set()
+        self._masked: Masked | None = None
+        self._gone: frozenset[str] = frozenset()
         #: Which scheme a session is of, and which agent has the party's share in it.
         self._dealt: dict[str, tuple[agent.Scheme, Agent]] = {}
 
@@ -82,38 +94,45 @@ class Keys:
         return self._pairs.public
 
     def meet(self, roster: dict[str, bytes]) -> None:
+        """Agree on secrets, once for each key: masks would come again otherwise."""
         from cotune.privacy.masks import name_of
 
         if self._pairs is None:
             raise NoKeys("the party has no keys: it was restarted since")
+        if self._session:
+            raise Malformed("the party's key was used for another roster before")
         self._pairs.meet(roster)
-        self._session, self._masked, self._gone = name_of(roster), {}, set()
+        self._session, self._masked, self._gone = name_of(roster), None, frozenset()
 
-    def mask(self, digits: np.ndarray, keyed: Keyed, round: int) -> bytes:
-        """The digits under this round's masks. A round's masks are used once: they are kept."""
-        pairs = self._of_session(keyed.session)
-        if round in self._masked and self._masked[round][0] == keyed.among:
-            return self._masked[round][1]
-        if any(round <= earlier for earlier in self._masked):
-            raise Malformed("the masks of this round were used before")
+    def mask(self, digits: np.ndarray, keyed: Keyed) -> bytes:
+        """The digits under the masks of this sum. They are used once: asked again, it is the same.
+
+        Sums are numbered, so that no mask can be asked for a second time.
+        """
+        pairs, last, values = self._of_session(keyed.session), self._masked, digits.tobytes()
+        if last is not None and last.keyed == keyed and last.digits == values:
+            return last.made
+        if last is not None and keyed.number <= last.keyed.number:
+            raise Malformed("the masks of this sum were used before")
         if len(set(keyed.among)) < FEWEST or self._name not in keyed.among:
             raise Malformed(f"a private total needs {FEWEST} parties, this one among them")
         if not pairs.knows(keyed.among):
             raise NoKeys("the party has no keys with some of the others")
-        masked = pairs.mask(digits, keyed.among, str(round)).tobytes()
-        self._masked, self._gone = {round: (keyed.among, masked)}, set()
-        return masked
+        made = pairs.mask(digits, keyed.among, _label(keyed)).tobytes()
+        self._masked, self._gone = Masked(keyed, values, made), frozenset()
+        return made
 
-    def reveal(self, session: str, round: int, gone: tuple[str, ...]) -> dict[str, bytes]:
-        """The keys of this round's streams with parties that did not answer, and no others'."""
-        pairs = self._of_session(session)
-        if round not in self._masked:
-            raise Malformed("the party did not answer that round")
-        among = set(self._masked[round][0])
-        self._gone |= set(gone)
-        if not self._gone <= among - {self._name} or len(among - self._gone) < FEWEST:
-            raise Malformed(f"fewer than {FEWEST} parties would be left in the total")
-        return {other: pairs.stream_key(other, str(round)) for other in gone}
+    def reveal(self, session: str, number: int, gone: tuple[str, ...]) -> dict[str, bytes]:
+        """The keys of this sum's streams with parties that did not answer, and no others'."""
+        pairs, last = self._of_session(session), self._masked
+        if last is None or last.keyed.number != number:
+            raise Malformed("the party did not answer in that sum")
+        among, all_gone = set(last.keyed.among), self._gone | set(gone)
+        fewest = max(FEWEST, last.keyed.fewest)
+        if not all_gone <= among - {self._name} or len(among - all_gone) < fewest:
+            raise Malformed(f"fewer than {fewest} parties would be left in the total")
+        self._gone = all_gone
+        return {other: pairs.stream_key(other, _label(last.keyed)) for other in gone}
 
     def _of_session(self, session: str) -> Pairs:
         if self._pairs is None or not session or session != self._session:
@@ -165,6 +184,11 @@ class Keys:
         return {"holder": self._name, "session": session}
 
 
+def _label(keyed: Keyed) -> str:
+    """Names a sum among all that these keys are used for."""
+    return f"{keyed.session} {keyed.number}"
+
+
 def _scaled(values: np.ndarray, aim: Aim, parties: int) -> bytes:
     """Numbers as the key agent takes them for this aim."""
     from cotune.privacy.agent.approximate import Divisor, Threshold
@@ -176,6 +200,13 @@ def _scaled(values: np.ndarray, aim: Aim, parties: int) -> bytes:
     return np.array(told.scaled(values.tolist()), dtype="<f8").tobytes()
 
 
+class OfKeys(Task, frozen=True):
+    """A task about keys alone: it tells nothing of the data, and may be asked in any run."""
+
+    instead = ""
+    needs_problem = False
+
+
 class PublicKey(Reply, frozen=True):
     key: bytes
 
@@ -184,12 +215,11 @@ class Acknowledged(Reply, frozen=True):
     """That is all."""
 
 
-class Introduce(Task, frozen=True):
+class Introduce(OfKeys, frozen=True):
     """Make a fresh key for masks."""
 
     discloses = "a public key, made of random numbers for this purpose"
     reply = PublicKey
-    needs_problem = False
 
     def perform(self, party: Party) -> PublicKey:
         return PublicKey(party.keys.introduce())
@@ -199,12 +229,11 @@ class Introduce(Task, frozen=True):
             raise Malformed("the reply's public key has not 32 bytes")
 
 
-class Acquaint(Task, frozen=True):
+class Acquaint(OfKeys, frozen=True):
     """Agree on a secret with each other party, by its public key."""
 
     discloses = "that it received the others' public keys"
     reply = Acknowledged
-    needs_problem = False
 
     roster: dict[str, Key]
 
@@ -219,22 +248,21 @@ class Streams(Reply, frozen=True):
     keys: dict[str, bytes]
 
 
-class Reveal(Task, frozen=True):
+class Reveal(OfKeys, frozen=True):
     """Tell the masks with parties that did not answer, so that they can be taken off the total."""
 
     discloses = (
         "the random masks that it and a party which did not answer would have cancelled in this "
-        "round; they are of no other use"
+        "sum; they are of no other use, unless that party's part comes after all"
     )
     reply = Streams
-    needs_problem = False
 
     session: Label
-    round: int
+    number: int
     gone: tuple[str, ...]
 
     def perform(self, party: Party) -> Streams:
-        return Streams(party.keys.reveal(self.session, self.round, self.gone))
+        return Streams(party.keys.reveal(self.session, self.number, self.gone))
 
     def check(self, reply: Streams, problem: Any) -> None:
         if set(reply.keys) != set(self.gone) or any(len(key) != 32 for key in reply.keys.values()):
@@ -247,12 +275,16 @@ class Sealed(Reply, frozen=True):
     made: tuple[bytes, ...]
 
 
-class Deal(Task, frozen=True):
+def _check_one(reply: Sealed) -> None:
+    if len(reply.made) != 1:
+        raise Malformed("the reply has not one part of a key")
+
+
+class Deal(OfKeys, frozen=True):
     """Make a share of a joint key; the lead goes first, the others build on its public part."""
 
     discloses = "the public part of its key share, made of random numbers for this purpose"
     reply = Sealed
-    needs_problem = False
 
     session: Label
     scheme: agent.Scheme
@@ -261,13 +293,15 @@ class Deal(Task, frozen=True):
     def perform(self, party: Party) -> Sealed:
         return Sealed(party.keys.deal(self.session, self.scheme, self.lead))
 
+    def check(self, reply: Sealed, problem: Any) -> None:
+        _check_one(reply)
 
-class Switch(Task, frozen=True):
+
+class Switch(OfKeys, frozen=True):
     """The first of two rounds to a key with which ciphertexts can be multiplied."""
 
     discloses = "a part of the joint evaluation key, which decrypts nothing"
     reply = Sealed
-    needs_problem = False
 
     session: Label
     lead: bytes | None = None
@@ -276,13 +310,15 @@ class Switch(Task, frozen=True):
         made = party.keys.ask(agent.Switch(**party.keys.holder(self.session), lead=self.lead))
         return Sealed((made.made,))
 
+    def check(self, reply: Sealed, problem: Any) -> None:
+        _check_one(reply)
 
-class Relinearise(Task, frozen=True):
+
+class Relinearise(OfKeys, frozen=True):
     """The second of these rounds."""
 
     discloses = "a part of the joint evaluation key, which decrypts nothing"
     reply = Sealed
-    needs_problem = False
 
     session: Label
     joined: bytes
@@ -293,13 +329,15 @@ class Relinearise(Task, frozen=True):
         )
         return Sealed((made.made,))
 
+    def check(self, reply: Sealed, problem: Any) -> None:
+        _check_one(reply)
 
-class Adopt(Task, frozen=True):
+
+class Adopt(OfKeys, frozen=True):
     """Encrypt with this joint public key from now on; earlier keys are forgotten."""
 
     discloses = "that it received the joint public key"
     reply = Acknowledged
-    needs_problem = False
 
     session: Label
     public: bytes
@@ -309,7 +347,7 @@ class Adopt(Task, frozen=True):
         return Acknowledged()
 
 
-class Refresh(Task, frozen=True):
+class Refresh(OfKeys, frozen=True):
     """This party's part in restoring ciphertexts that can bear no more products.
 
     Distributed bootstrapping: they are decrypted under a common random mask, and encrypted anew.
@@ -320,7 +358,6 @@ class Refresh(Task, frozen=True):
         "nothing follows"
     )
     reply = Sealed
-    needs_problem = False
 
     session: Label
     asked: tuple[bytes, ...]
@@ -333,7 +370,7 @@ class Refresh(Task, frozen=True):
         return Sealed(made.made)
 
 
-class Decrypt(Task, frozen=True):
+class Decrypt(OfKeys, frozen=True):
     """This party's part in the decryption of a total; all parties' parts are needed."""
 
     discloses = (
@@ -341,7 +378,6 @@ class Decrypt(Task, frozen=True):
         "nothing follows without the shares of all others"
     )
     reply = Sealed
-    needs_problem = False
 
     session: Label
     ciphertexts: tuple[bytes, ...]

@@ -111,6 +111,7 @@ class Party:
         self.training: dict[str, Any] = {}  # how far the training of a model is, in this run
         self._cost = Cost()
         self._summed: tuple[tuple[str, int, bytes], dict[str, np.ndarray]] | None = None
+        self._private_run = ""
         self._lock = threading.Lock()
 
     def perform(self, message: bytes) -> bytes:
@@ -248,12 +249,23 @@ class Party:
         if task.needs_problem:
             self._take_problem(request).begin(request.round, given_up)
             self._may_fit = task.most_fits(self.problem) > 0
+        self._check_way(request)
         if request.verb == "gather":
             reply = task.perform(self)
             return Gathered(msgspec.Raw(encode(reply)), self._cost)
         if request.verb == "sum":
             return Summand(pack_terms(self._summand(task)))
         return self._sealed(request)
+
+    def _check_way(self, request: Request) -> None:
+        """In a run whose sums are private, nothing of this party alone is told in the clear."""
+        if request.verb in ("masked", "encrypted"):
+            self._private_run = request.run
+        elif self._private_run == request.run and request.run:
+            if request.verb == "sum":
+                raise Malformed("the sums of this run are private: the party tells no plain ones")
+            if request.task.instead:
+                raise Malformed("the sums of this run are private: the party does not tell that")
 
     def _summand(self, task: Task) -> dict[str, np.ndarray]:
         """The party's part of a sum."""
@@ -281,7 +293,7 @@ class Party:
         written = Digits(terms, heaviest(self._problem), WIDTHS[request.verb])
         digits = written.integers(self._summed[1])
         if request.verb == "masked":
-            return Masked(self.keys.mask(digits, request.keyed, request.round))
+            return Masked(self.keys.mask(digits, request.keyed))
         return Encrypted(self.keys.encrypt([digits], request.keyed))
 
     def _compared(self, request: Request) -> list[np.ndarray]:

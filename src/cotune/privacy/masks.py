@@ -31,7 +31,7 @@ def name_of(roster: Mapping[str, bytes]) -> str:
 
 
 class Pairs:
-    """What one party shares with each other one: a secret, and from it a stream for each round."""
+    """What one party shares with each other one: a secret, and from it a stream for each sum."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -55,17 +55,17 @@ class Pairs:
     def knows(self, others: Iterable[str]) -> bool:
         return set(others) - {self._name} <= self._secrets.keys()
 
-    def stream_key(self, other: str, round: str) -> bytes:
-        """The key of the stream that this pair uses in this round, and in no other."""
-        derived = HKDF(SHA256(), KEY, salt=None, info=f"cotune mask {round}".encode())
+    def stream_key(self, other: str, label: str) -> bytes:
+        """The key of the stream that this pair uses for this sum, and for no other."""
+        derived = HKDF(SHA256(), KEY, salt=None, info=f"cotune mask {label}".encode())
         return derived.derive(self._secrets[other])
 
-    def mask(self, digits: np.ndarray, among: Iterable[str], round: str) -> np.ndarray:
+    def mask(self, digits: np.ndarray, among: Iterable[str], label: str) -> np.ndarray:
         """The digits (int64) plus this party's masks: uniformly random for whoever lacks one."""
         masked = digits.astype(np.int64).view(np.uint64).copy()
         for other in among:
             if other != self._name:
-                stream = signed(self._name, other, self.stream_key(other, round), len(digits))
+                stream = signed(self._name, other, self.stream_key(other, label), len(digits))
                 masked += stream
         return masked
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import numpy as np
 
 from cotune.errors import UsageError
 from cotune.party.task import Term
+
+if TYPE_CHECKING:
+    from cotune.problem import Budget
 
 #: How far beyond its bounds noise may carry a value, in standard deviations.
 FARTHEST = 16.0
@@ -95,20 +98,26 @@ def _largest(term: Term) -> float:
 def epsilon(noises: Sequence[float], delta: float) -> float:
     """The epsilon of all sums that were told under these noises, by Renyi accounting.
 
-    Two federations are neighbours if they differ in what one party says.
+    Two federations are neighbours if they differ in what one party says: that can turn a clipped
+    vector into its opposite, and move the total by twice the clipping norm.
     """
-    from dp_accounting import GaussianDpEvent, NeighboringRelation
+    from dp_accounting import GaussianDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    accountant = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant = RdpAccountant()
     for noise in sorted(set(noises)):
-        accountant.compose(GaussianDpEvent(noise), noises.count(noise))
+        accountant.compose(GaussianDpEvent(noise / 2.0), noises.count(noise))
     return float(accountant.get_epsilon(delta))
 
 
+#: Methods of which a noised run can come to something; others divide by noised counts.
+METHODS = ("dash", "defaults", "vote", "flora", "fedex")
+
+
 def check(
-    noise: float | None, clip: float | None, delta: float, *, private: bool, equal: bool
-) -> None:
+    noise: float | None, clip: float | None, delta: float, *, private: bool, equal: bool,
+    method: str, budget: Budget,
+) -> None:  # fmt: skip
     """Refuse, before any work is done, noise that would protect nobody."""
     if noise is None:
         if clip is not None:
@@ -127,5 +136,9 @@ def check(
         )
     if not equal:
         raise UsageError("under noise all parties count the same: add weights='equal'")
+    if method not in METHODS:
+        raise UsageError(f"noise is for the methods {', '.join(METHODS)}, not for {method}")
+    if budget.fits is not None:
+        raise UsageError("under noise no party tells its fits: limit trials or rounds instead")
     if find_spec("dp_accounting") is None:
         raise UsageError("noise needs the package dp-accounting: pip install 'cotune[privacy]'")

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Numbers in one ciphertext.
 RING = 8192
+#: That can add up under one joint key: see `cotune.privacy.agent.schemes`.
+MOST_PARTIES = 200
 
 Privacy = Literal["plain", "masked", "encrypted"]
 MODES: tuple[Privacy, ...] = ("plain", "masked", "encrypted")
@@ -58,13 +60,22 @@ class Private(ABC):
     """One way of adding up without seeing what is added."""
 
     verb: ClassVar[Literal["masked", "encrypted"]]
+    #: Whether a party that does not answer leaves the others unable to open the total.
+    needs_all: ClassVar[bool]
 
     @abstractmethod
-    def agree(self, exchange: Exchange, parties: Sequence[str], aim: Aim = WHOLE) -> Keyed:
+    def agree(
+        self, exchange: Exchange, parties: Sequence[str], fewest: int, aim: Aim = WHOLE
+    ) -> Keyed:
         """See to it that these parties have keys; those that could not be reached are left out.
 
-        What of the total is to be known decides which keys.
+        What of the total is to be known decides which keys. A total of fewer than `fewest` parties
+        will not be opened.
         """
+
+    @abstractmethod
+    def most_bytes(self, slots: int, aim: Aim = WHOLE) -> int:
+        """What one party and the coordinator send each other for a sum, about, new keys too."""
 
     @abstractmethod
     def check(self, part: Any, slots: int, aim: Aim = WHOLE) -> None:
@@ -85,12 +96,16 @@ class Masked(Private):
     """Pairwise masks, see `cotune.privacy.masks`; a party may drop out at any time."""
 
     verb = "masked"
+    needs_all = False
 
     def __init__(self) -> None:
         self._session = ""
         self._met: frozenset[str] = frozenset()
+        self._sums = 0
 
-    def agree(self, exchange: Exchange, parties: Sequence[str], aim: Aim = WHOLE) -> Keyed:
+    def agree(
+        self, exchange: Exchange, parties: Sequence[str], fewest: int, aim: Aim = WHOLE
+    ) -> Keyed:
         from cotune.privacy.masks import name_of
 
         if not self._met.issuperset(parties):
@@ -98,7 +113,12 @@ class Masked(Private):
             roster = {party: cast(PublicKey, reply).key for party, reply in told.items()}
             self._met = frozenset(exchange.ask(dict.fromkeys(roster, Acquaint(roster))))
             self._session = name_of(roster)
-        return Keyed(self._session, tuple(party for party in parties if party in self._met))
+        self._sums += 1
+        among = tuple(party for party in parties if party in self._met)
+        return Keyed(self._session, among, number=self._sums, fewest=fewest)
+
+    def most_bytes(self, slots: int, aim: Aim = WHOLE) -> int:
+        return 8 * slots + 4096
 
     def check(self, part: Any, slots: int, aim: Aim = WHOLE) -> None:
         if len(part) != 8 * slots:
@@ -113,20 +133,20 @@ class Masked(Private):
         revealed: dict[str, dict[str, bytes]] = {party: {} for party in counted}
         while gone := set(keyed.among) - counted.keys():
             asked = {
-                party: Reveal(keyed.session, exchange.round, tuple(sorted(unknown)))
+                party: Reveal(keyed.session, keyed.number, tuple(sorted(unknown)))
                 for party in counted
                 if (unknown := gone - revealed[party].keys())
             }
             if not asked:
                 break
-            check_enough(counted)
+            check_enough(counted, keyed.fewest, exchange.failures)
             replies = exchange.ask(asked)
             for party in asked:
                 if party in replies:
                     revealed[party] |= cast(Streams, replies[party]).keys
                 else:
                     del counted[party]
-        check_enough(counted)
+        check_enough(counted, keyed.fewest, exchange.failures)
         total = np.zeros(slots, dtype=np.uint64)
         for party, vector in counted.items():
             total += vector
@@ -144,6 +164,8 @@ class Joint(msgspec.Struct, frozen=True):
     session: str
     scheme: agent.Scheme
     holders: tuple[str, ...]
+    #: Which key agent of the coordinator knows the session, by its process.
+    process: int
 
     @property
     def seal(self) -> Seal:
@@ -154,23 +176,33 @@ class Encrypted(Private):
     """Threshold homomorphic encryption: every party has a key share, the coordinator has none."""
 
     verb = "encrypted"
+    needs_all = True
 
     def __init__(self) -> None:
         self._joint: dict[str, Joint] = {}  # by the name of the scheme
 
-    def agree(self, exchange: Exchange, parties: Sequence[str], aim: Aim = WHOLE) -> Keyed:
+    def agree(
+        self, exchange: Exchange, parties: Sequence[str], fewest: int, aim: Aim = WHOLE
+    ) -> Keyed:
         name = aim.scheme
         if name not in self._joint or not self._fits(self._joint[name], parties, aim):
-            self._joint.pop(name, None)
-            count = max(FEWEST, len(parties))
+            self._close(name)
             bits = WIDTHS["encrypted"] if name == "sum" else 0
-            scheme = agent.Scheme(name, count, bits, aim.least or 8)
+            scheme = agent.Scheme(name, max(FEWEST, len(parties)), bits, aim.least or 8)
             self._joint[name] = self._deal(exchange, parties, scheme)
-        return Keyed(self._joint[name].session, tuple(parties), aim)
+        joint = self._joint[name]
+        among = tuple(party for party in parties if party in joint.holders)
+        return Keyed(joint.session, among, aim, fewest=fewest)
+
+    def most_bytes(self, slots: int, aim: Aim = WHOLE) -> int:
+        if aim.scheme != "sum":
+            return 80_000_000
+        return 2_400_000 + 1_000_000 * math.ceil(slots / RING)
 
     @staticmethod
     def _fits(joint: Joint, parties: Sequence[str], aim: Aim) -> bool:
-        return set(parties) <= set(joint.holders) and aim.least in (0, joint.scheme.least)
+        known = joint.process == _coordinators_agent().pid
+        return known and set(parties) <= set(joint.holders) and aim.least in (0, joint.scheme.least)
 
     def _deal(self, exchange: Exchange, parties: Sequence[str], scheme: agent.Scheme) -> Joint:
         """Joint key generation; the joint public key is the sum of the parties' parts."""
@@ -181,13 +213,17 @@ class Encrypted(Private):
             raise Again
         deal = Deal(session, scheme, _made(first, lead))
         told = first | exchange.ask(dict.fromkeys(others, deal))
-        check_enough(told)
-        joint = Joint(session, scheme, tuple(told))
+        check_enough(told, FEWEST, exchange.failures)
+        joint = Joint(session, scheme, tuple(told), _coordinators_agent().pid)
         self._ask(agent.Open(session, scheme))
-        public = self._ask(agent.JoinKeys(session, tuple(_made(told, p) for p in told))).made
-        if scheme.name != "sum":
-            self._relinearise(exchange, joint)
-        self._needed(exchange, joint, Adopt(session, public))
+        try:
+            public = self._ask(agent.JoinKeys(session, tuple(_made(told, p) for p in told))).made
+            if scheme.name != "sum":
+                self._relinearise(exchange, joint)
+            self._needed(exchange, joint, Adopt(session, public))
+        except BaseException:
+            self._ask(agent.Close(session))
+            raise
         return joint
 
     def _relinearise(self, exchange: Exchange, joint: Joint) -> None:
@@ -219,7 +255,7 @@ class Encrypted(Private):
     def total(
         self, exchange: Exchange, keyed: Keyed, told: Mapping[str, Any], slots: int
     ) -> tuple[np.ndarray, tuple[str, ...]]:
-        check_enough(told)
+        check_enough(told, keyed.fewest, exchange.failures)
         joint, aim = self._joint[keyed.aim.scheme], keyed.aim
         results = self._results(exchange, joint, aim, list(told.values()))
         replies = self._needed(exchange, joint, Decrypt(joint.session, results))
@@ -258,13 +294,27 @@ class Encrypted(Private):
         return replies
 
     def forget(self) -> None:
-        for joint in self._joint.values():
-            with suppress(CotuneError):  # the agent was restarted, and knows nothing of it
+        for name in list(self._joint):
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        joint = self._joint.pop(name, None)
+        if joint is not None:
+            with suppress(CotuneError, Again):  # the agent may have been restarted since
                 self._ask(agent.Close(joint.session))
-        self._joint = {}
 
     def _ask(self, message: agent.SessionAsk) -> Any:
-        return _coordinators_agent().ask(message)
+        from cotune.privacy.client import AgentError
+
+        try:
+            return _coordinators_agent().ask(message)
+        except AgentError as error:
+            raise Again from error
+        except Malformed as error:
+            raise FederationError(
+                f"a private total did not come about ({error}): one of the parties sent a key, a "
+                "ciphertext or a share that is none, and which one cannot be told; resume"
+            ) from error
 
 
 _started: list[Agent] = []
@@ -305,11 +355,24 @@ def ready(mode: Privacy) -> None:
         interpreter()
 
 
-def check_enough(parties: Collection[str], failures: Mapping[str, Refusal] = {}) -> None:
-    """A total of one party would tell that party's own figures."""
-    if len(parties) < FEWEST:
+def check_parties(mode: Privacy, parties: int) -> None:
+    """Refuse federations that are too small or too large for the mode."""
+    if mode != "plain" and parties < FEWEST:
+        raise UsageError(f"a private total needs {FEWEST} parties, and there is {parties}")
+    if mode == "encrypted" and parties > MOST_PARTIES:
+        raise UsageError(
+            f"encrypted sums are for at most {MOST_PARTIES} parties, and there are {parties}: use "
+            "privacy='masked'"
+        )
+
+
+def check_enough(
+    parties: Collection[str], fewest: int, failures: Mapping[str, Refusal] = {}
+) -> None:
+    """A total is opened for the quorum only, and never for one party: it would tell its figures."""
+    if len(parties) < fewest:
         why = "".join(f"; {party}: {no.sentence}" for party, no in [*failures.items()][:1])
         raise FederationError(
-            f"{len(parties)} of the parties can be added up, and a private total needs "
-            f"{FEWEST}: of fewer it would tell one party's own figures{why}"
+            f"{len(parties)} of the parties can be added up, {fewest} are needed for a private "
+            f"total{why}. Mend it and resume"
         )

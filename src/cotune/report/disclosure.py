@@ -108,21 +108,27 @@ def _told(name: str, way: str, aim: Aim, noise: float, rounds: int) -> Disclosur
     noised = f" with noise of {noise:g} clipping norms" if noise else ""
     rest = (
         "all parties but one in league with the coordinator can take their own parts off the total "
-        "and so learn the last one's part"
+        "and so learn the last one's part; totals over different parties, because one dropped out "
+        "or came back, can be subtracted from each other"
     )
     if noise:
         rest += ", with its own share of the noise"
     if way == "masked":
         rest += (
-            "; and a coordinator that lies about who is gone can take the masks off one party's "
-            "part"
+            "; and a coordinator that lies about who is gone, or keeps a part that came too late, "
+            "can take the masks off that party's part"
         )
     return Disclosure(
         name,
         rounds,
         what,
         "as a total",
-        f"the coordinator learns the total over the parties{noised}, and no party's part",
+        f"the coordinator learns the total over the parties{noised}, and no party's part"
+        + (
+            ""
+            if noise
+            else "; with it the total of their rows (or their number), fits and CPU seconds"
+        ),
         rest,
     )
 
