@@ -5,36 +5,28 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
 from cotune.errors import CotuneError, DataError, FederationError, Malformed, UsageError
+from cotune.federation.answers import Answers
 from cotune.federation.engine import Engine
 from cotune.federation.exchange import Exchange
 from cotune.federation.journal import Journal
 from cotune.federation.ledger import Ledger, Round, Total
 from cotune.federation.wire import (
-    OWN_TERMS,
-    Cost,
-    Encrypted,
-    Gathered,
-    Masked,
     Refusal,
     Request,
-    Summand,
     Verb,
-    Way,
     decode_body,
     decode_reply,
     encode,
-    unpack_terms,
 )
 from cotune.party.keys import FEWEST, WHOLE, Aim
 from cotune.party.task import Reply, Task
-from cotune.privacy.fixed import WIDTHS, Digits
 from cotune.privacy.protection import Protection
 from cotune.privacy.sums import (
     Again,
@@ -44,7 +36,7 @@ from cotune.privacy.sums import (
     check_parties,
     private,
 )
-from cotune.problem import Budget, Problem, heaviest
+from cotune.problem import Budget, Problem
 
 #: Bytes of a refusal, at most: longer replies need not be read to know that they are none.
 LONGEST_REFUSAL = 4096
@@ -279,7 +271,7 @@ class Federation:
     def _ask(self, request: Request, asked: tuple[str, ...], otherwise: Task | None) -> Round:
         began = time.perf_counter()
         remark = self.remark or self.engine.remark
-        answers = _Answers(request, self.problem, remark, self._aim)
+        answers = Answers(request, self.problem, remark, self._aim)
         if request.verb == "sum" and self._private is not None:
             answers.seal(self._private, None)
             left = self._allowed(request.task, self._messages(request, asked), answers.most_bytes)
@@ -307,7 +299,7 @@ class Federation:
         request: Request,
         asked: Sequence[str],
         otherwise: Task | None,
-        answers: _Answers,
+        answers: Answers,
         exchange: Exchange,
     ) -> None:
         """Every party's reply; those that were lost or malformed are asked for again."""
@@ -325,7 +317,7 @@ class Federation:
         request: Request,
         asked: Sequence[str],
         otherwise: Task | None,
-        answers: _Answers,
+        answers: Answers,
         exchange: Exchange,
     ) -> None:
         """A private total: keys where they are missing, every party's sealed part, the total.
@@ -381,7 +373,7 @@ class Federation:
         return {party: short if party in self._told else whole for party in asked}
 
     @staticmethod
-    def _check_present(way: Private, answers: _Answers, exchange: Exchange) -> None:
+    def _check_present(way: Private, answers: Answers, exchange: Exchange) -> None:
         """Agree on new keys if a party has lost its own, or is gone where all are needed."""
         if any(refusal.code == "no_keys" for refusal in answers.failures.values()):
             raise Again
@@ -462,7 +454,7 @@ class Federation:
     def _needed(self) -> int:
         return max(1, math.ceil(self.quorum * len(self._wanted)))
 
-    def _check_quorum(self, task: Task, answers: _Answers, asked: tuple[str, ...]) -> None:
+    def _check_quorum(self, task: Task, answers: Answers, asked: tuple[str, ...]) -> None:
         """Enough parties answered; and before the problem is agreed, none has unfit data."""
         for party, refusal in answers.failures.items():
             if refusal.code == "data" and not task.needs_problem:
@@ -474,184 +466,6 @@ class Federation:
                 f"{answered} of {len(self._wanted)} parties answered, {self._needed()} are needed; "
                 f"{party}: {refusal.sentence}. Mend it and resume, or lower the quorum"
             )
-
-
-class _Answers:
-    """Collects one round's replies, decoded and checked; adds summands up as they come."""
-
-    def __init__(
-        self, request: Request, problem: Problem | None, remark: str = "", aim: Aim = WHOLE
-    ) -> None:
-        self._request = request
-        self._problem = problem
-        self._remark = f" [{remark}]" if remark else ""
-        self._task: Task = request.task
-        self._terms = self._task.terms(problem) | OWN_TERMS if request.verb == "sum" else {}
-        self._most_fits = self._task.most_fits(problem) if problem is not None else 0
-        self._bodies: dict[str, msgspec.Raw] = {}
-        self._summands: dict[str, dict[str, np.ndarray]] = {}
-        self._aim = aim
-        self._protection: Protection | None = None
-        self._way: Way = request.verb
-        self._private: Private | None = None
-        self._digits: Digits | None = None
-        self._opened: dict[str, np.ndarray] = {}
-        self._cost = Cost()
-        self.sealed: dict[str, bytes | tuple[bytes, ...]] = {}
-        self.counted: frozenset[str] = frozenset()
-        self.failures: dict[str, Refusal] = {}
-
-    def seal(self, way: Private, protection: Protection | None) -> None:
-        """Expect parts of a private sum from now on, from the beginning."""
-        if protection is not None and self._protection is None:
-            self._terms = protection.widened(self._terms)
-        self._private, self._way, self._protection = way, way.verb, protection
-        self.sealed, self.failures = {}, {}
-        self._digits = Digits(self._terms, heaviest(self._problem), WIDTHS[way.verb])
-
-    @property
-    def slots(self) -> int:
-        """How many digits a part of the private sum has."""
-        if self._aim.high and self._partial:
-            return int(self._terms["sums"].length)
-        if self._partial:
-            return sum(term.length for name, term in self._terms.items() if name not in OWN_TERMS)
-        assert self._digits is not None
-        return self._digits.slots
-
-    @property
-    def _partial(self) -> bool:
-        """Whether not the total itself is decrypted."""
-        return self._aim.scheme != "sum" and self._way == "encrypted"
-
-    @property
-    def most_bytes(self) -> int:
-        """Of a private sum, to and from one party."""
-        assert self._private is not None
-        return self._private.most_bytes(self.slots, self._aim)
-
-    def open(self, digits: np.ndarray, counted: Sequence[str]) -> None:
-        """Take the total of a private sum over the parties that could be counted.
-
-        What one of them said cannot be checked, only whether the total is possible.
-        """
-        assert self._digits is not None
-        self.counted = frozenset(counted)
-        if self._partial:
-            self._opened = self._opened_partly(digits.astype(float))
-            return
-        self._opened = self._digits.vectors(digits)
-        weight = float(self._opened["own"][0])
-        for name, term in self._terms.items():
-            factor = weight if term.weighted else float(len(counted))
-            if not weight > 0 or not term.holds(self._opened[name], factor):
-                raise FederationError(
-                    f"the total of {name} is out of its bounds: a party sent what it must not, and "
-                    "a private sum does not tell which; find it with privacy='plain' on made-up "
-                    "data, or leave parties out"
-                )
-
-    def _opened_partly(self, values: np.ndarray) -> dict[str, np.ndarray]:
-        """Where counts reach the threshold, or quotients; neither weights nor costs are told."""
-        opened = {name: np.zeros(term.length) for name, term in self._terms.items()}
-        if self._aim.high:
-            assert self._problem is not None
-            return opened | self._task.divided(self._problem, values)
-        names = [name for name in self._terms if name not in OWN_TERMS]
-        ends = np.cumsum([self._terms[name].length for name in names])
-        return opened | dict(zip(names, np.split(values, ends[:-1]), strict=True))
-
-    def take(self, asked: Iterable[str], replies: Mapping[str, bytes | Refusal]) -> None:
-        """Note the replies of the parties that were asked; who was not asked is not heard."""
-        for party in sorted(asked):
-            reply = replies.get(party, Refusal("lost", "no reply came"))
-            self.failures.pop(party, None)
-            try:
-                self._take(party, reply)
-            except Malformed as error:
-                self.failures[party] = Refusal("malformed", str(error))
-
-    def _take(self, party: str, reply: bytes | Refusal) -> None:
-        reply_message = decode_reply(reply) if isinstance(reply, bytes) else reply
-        if isinstance(reply_message, Refusal):
-            self.failures[party] = reply_message
-        elif isinstance(reply_message, Gathered) and self._way == "gather":
-            decode_body(self._task, reply_message.body, self._problem)
-            if not reply_message.cost.holds:
-                raise Malformed("the reply's cost is not within its bounds")
-            self._bodies[party] = reply_message.body
-            self._cost += reply_message.cost
-        elif isinstance(reply_message, Summand) and self._way == "sum":
-            self._summands[party] = unpack_terms(self._terms, reply_message.terms)
-        elif isinstance(reply_message, Masked) and self._way == "masked":
-            self._seal(party, reply_message.digits)
-        elif isinstance(reply_message, Encrypted) and self._way == "encrypted":
-            self._seal(party, reply_message.ciphertexts)
-        else:
-            raise Malformed("the reply answers another verb than was asked")
-
-    def _seal(self, party: str, part: bytes | tuple[bytes, ...]) -> None:
-        assert self._private is not None
-        self._private.check(part, self.slots, self._aim)
-        self.sealed[party] = part
-
-    def worth_retrying(self) -> list[str]:
-        return [p for p, refusal in self.failures.items() if refusal.code in ("lost", "malformed")]
-
-    def round(self, asked: tuple[str, ...], exchange: Exchange, seconds: float) -> Round:
-        summed = self._request.verb == "sum"
-        total = self._total() if summed else None
-        if total is not None:
-            _, fits, cpu_seconds = total.vector("own")
-            self._cost = Cost(int(fits), float(cpu_seconds))
-        return Round(
-            number=self._request.round,
-            task=self._task.name,
-            verb="sum" if summed else "gather",
-            asked=asked,
-            bytes_up=exchange.bytes_up,
-            bytes_down=exchange.bytes_down,
-            seconds=seconds,
-            cost=self._cost,
-            way=self._way,
-            aim=self._aim,
-            noise=self._protection.noise if self._protection else 0.0,
-            messages=dict(exchange.messages),
-            disclosed=f"{self._task.name}: {self._told} {self._task.discloses}{self._remark}",
-            unseen_fits=self._most_fits * len(self.failures),
-            failures=self.failures,
-            replies=None if summed else self._bodies,
-            total=total,
-        )
-
-    @property
-    def _told(self) -> str:
-        """How much of what a task discloses the coordinator learns."""
-        if self._way in ("gather", "sum"):
-            return "each party tells"
-        if self._partial and self._aim.high:
-            return "only quotients of totals over the parties (encrypted) are told of"
-        if self._partial:
-            return f"only where the total over the parties reaches {self._aim.least} is told of"
-        noised = ", noised" if self._protection is not None else ""
-        return f"only the total over the parties ({self._way}{noised}) is told of"
-
-    def _total(self) -> Total:
-        """Added up in the order of the names, whoever had to be asked twice."""
-        totals = self._added() if self._way == "sum" else self._opened
-        for name in totals.keys() - OWN_TERMS.keys() if self._aim.least else ():
-            totals[name] = (totals[name] >= (1 if self._partial else self._aim.least)) * 1.0
-        return Total({name: v.astype("<f8").tobytes() for name, v in totals.items()})
-
-    def _added(self) -> dict[str, np.ndarray]:
-        summands = [self._summands[party] for party in sorted(self._summands)]
-        sums = {}
-        for name, term in self._terms.items():
-            total = np.zeros(term.length, dtype="<f8")
-            for summand in summands:
-                total += summand[name]
-            sums[name] = total
-        return sums
 
 
 def _size(messages: Mapping[str, bytes]) -> int:
