@@ -32,6 +32,8 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     facts = _Facts()
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("cost", cost_line(outcome.ledger))
+    if outcome.epsilon is not None:
+        facts.add("epsilon", f"{outcome.epsilon:.3g} at delta {outcome.delta:g}, for one party")
     facts.add("disclosed", _bullets(outcome.ledger.disclosed))
     if outcome.report:
         facts.add("report", _bullets(_figures(outcome.report)))

@@ -120,9 +120,9 @@ class Propose(Task, frozen=True):
     """
 
     discloses = (
-        "of its best configurations, added up (numbers in the search's scale, categories as "
-        "votes): their sum, the sum and mean of their losses and how many they are, for each "
-        "cluster; and how many fits and CPU seconds its search took"
+        "the sum of its best configurations (numbers in the search's scale, categories as votes), "
+        "the sum and mean of their losses and how many they are, for each cluster; and how many "
+        "fits and CPU seconds its search took"
     )
     reply = Ballots
 

@@ -162,4 +162,5 @@ def as_text(outcome: Outcome) -> str:
 def _as_text(one: Disclosure) -> str:
     said = (f"told: {one.what}", f"who: {one.learns}", f"in league: {one.colluding}")
     indented = [fill(line, 80, initial_indent="  ", subsequent_indent="    ") for line in said]
-    return "\n".join([f"{one.message} ({one.how}; {one.rounds} times)", *indented])
+    often = "once" if one.rounds == 1 else f"{one.rounds} times"
+    return "\n".join([f"{one.message} ({one.how}; {often})", *indented])
