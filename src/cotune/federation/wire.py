@@ -19,7 +19,8 @@ Verb = Literal["gather", "sum"]
 #: How a party's part of a sum travels: in the clear, under masks, under encryption.
 Way = Literal["gather", "sum", "masked", "encrypted"]
 
-#: What a party's "no" can be about. Only `data` is the user's to mend at the party.
+#: What a party's "no" can be about. Only `data` is the user's to mend at the party; `refused` says
+#: that its policy forbids it, `version` that it has another version of cotune.
 Code = Literal[
     "data",
     "malformed",
@@ -33,6 +34,8 @@ Code = Literal[
     "timeout",
     "lost",
     "cancelled",
+    "refused",
+    "version",
 ]
 
 

@@ -1,0 +1,348 @@
+"""A party's own process: opens the door, and sees that nothing is asked twice or against policy."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Literal
+
+from loky.backend import resource_tracker
+
+import cotune
+from cotune.errors import FederationError, Malformed
+from cotune.federation.wire import Refusal, Request, decode_reply, decode_request, encode
+from cotune.party.audit import Audit, Entry, entry_of
+from cotune.party.door import Ask, Told, heard, tell
+from cotune.party.party import Party
+from cotune.party.policy import Policy
+from cotune.party.workers import Workers
+
+log = logging.getLogger(__name__)
+
+#: The longest path that a socket's address may have on all systems is 103 bytes.
+LONGEST_FOLDER = 80
+#: Connections that wait to be accepted, at most.
+BACKLOG = 64
+#: Seconds that a client may take to say what it wants.
+PATIENCE = 60.0
+#: Seconds for which work that was given up is waited for in the end.
+CLOSING = 5.0
+#: Seconds after which work that was given up, but goes on, is given up once more.
+AGAIN = 1.0
+
+
+State = Literal["hello", "done", "working", "unknown"]
+
+_GIVEN_UP = encode(Refusal("cancelled", "the round was given up"))
+_UNWRITTEN = Refusal(
+    "storage", "the party cannot write its own record, so it tells nothing: is its disk full?"
+)
+_NO_ASK = Refusal("malformed", "what came to the door is no message of cotune")
+
+
+def _refused(refusal: Refusal) -> str:
+    return f"refused: {refusal.code} {refusal.sentence}"
+
+
+def _nothing(_: Entry) -> None:
+    """Shows nothing."""
+
+
+class _Call:
+    """A message, and what has come of it."""
+
+    def __init__(self, ask: Ask, request: Request) -> None:
+        self.asker = ask.asker
+        self.message = ask.message
+        self.ids = {ask.id}
+        self.request = request
+        self.unwanted = False
+        self.reply: bytes | None = None
+        self.outcome = ""  # in the audit's words
+
+    def is_asked_by(self, ask: Ask) -> bool:
+        return self.message == ask.message and self.asker == ask.asker
+
+    def answers(self, ask: Ask) -> bool:
+        """Whether there is nothing to compute. What was refused may go well another time."""
+        if self.reply is None:
+            return not self.unwanted
+        return self.outcome == "told" or ask.id in self.ids
+
+
+class Host:
+    """Lets a party be asked through its door, one call at a time: a newer one ends an older one.
+
+    Parameters
+    ----------
+    party, workers
+        Who answers, and where its fits run: they are given up with the call.
+    policy
+        What is refused before the party sees it.
+    audit
+        Where all is written down, before it is told. What cannot be written down is not told.
+    show
+        Is given each entry of the audit, for a display.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        workers: Workers,
+        policy: Policy,
+        audit: Audit,
+        show: Callable[[Entry], None] = _nothing,
+    ) -> None:
+        self._party = party
+        self._workers = workers
+        self._policy = policy
+        self._audit = audit
+        self._show = show
+        self._newest: _Call | None = None
+        self._under_way: _Call | None = None
+        self._performing = False  # whether there is a thread that performs
+        self._changed = threading.Condition()
+        self._listener: Listener | None = None
+        self._folder: Path | None = None
+        self._accepting: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """Of the socket, for the environment variable `cotune.party.door.DOOR`."""
+        assert self._folder is not None, "the door is not open: start()"
+        return str(self._folder / "door")
+
+    def start(self) -> None:
+        """Open the door."""
+        self._folder = _private_folder()
+        self._listener = Listener(self.address, family="AF_UNIX", backlog=BACKLOG)
+        self._accepting = threading.Thread(target=self._accept, name="cotune-door", daemon=True)
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Close the door, and give up what is under way. Once more is harmless.
+
+        Afterwards the party's folders can be removed, unless it works on for `CLOSING` seconds.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._listener is not None and self._accepting is not None:
+            try:
+                Client(self.address, family="AF_UNIX").close()  # wakes the thread that accepts
+            except OSError:
+                pass  # somebody has removed the socket; the thread ends with the process
+            else:
+                self._accepting.join()
+            self._listener.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            resource_tracker.unregister(str(self._folder), "folder")
+        with self._changed:
+            self._give_up()
+            self._changed.wait_for(lambda: not self._performing, CLOSING)
+
+    def __enter__(self) -> Host:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def answer(self, ask: Ask) -> Told:
+        """What somebody at the door is told."""
+        if ask.op == "hello":
+            return self._told("hello")
+        if ask.op == "call":
+            return self._call(ask)
+        if not self._policy.admits(ask.asker):
+            return self._told("unknown")
+        with self._changed:
+            if ask.op == "cancel":
+                return self._told("working" if self._give_up() else "unknown")
+            call = self._newest
+            if call is None or ask.id not in call.ids or call.asker != ask.asker:
+                return self._told("unknown")
+        return self._await(call, ask.wait)
+
+    def _call(self, ask: Ask) -> Told:
+        """Refuse at once, whatever is under way; or see that it is performed, and wait for it."""
+        try:
+            request = decode_request(ask.message)
+        except Malformed as error:  # the party would say the same
+            return self._refuse(ask, None, Refusal("malformed", str(error)))
+        refusal = self._policy.check(request, ask.asker)
+        if refusal is not None:
+            return self._refuse(ask, request, refusal)
+        with self._changed:
+            if self._closed:
+                return self._told("unknown")
+            call = self._newest
+            if call is not None and call.is_asked_by(ask) and call.answers(ask):
+                call.ids.add(ask.id)
+                again = call.reply
+            else:
+                call, again = self._begin(ask, request), None
+        if again is None:
+            return self._await(call, ask.wait)
+        outcome = "repeated" if call.outcome == "told" else call.outcome
+        entry = entry_of(
+            request, ask.asker, outcome, bytes_in=len(ask.message), bytes_out=len(again)
+        )
+        return self._told("done", again if self._noted(entry) else encode(_UNWRITTEN))
+
+    def _refuse(self, ask: Ask, request: Request | None, refusal: Refusal) -> Told:
+        reply = encode(refusal)
+        self._noted(
+            entry_of(
+                request,
+                ask.asker,
+                _refused(refusal),
+                bytes_in=len(ask.message),
+                bytes_out=len(reply),
+            )
+        )
+        return self._told("done", reply)
+
+    def _begin(self, ask: Ask, request: Request) -> _Call:
+        """Perform it as soon as what is under way has been given up. Under the lock."""
+        self._give_up()
+        self._newest = _Call(ask, request)
+        if not self._performing:
+            self._performing = True
+            threading.Thread(target=self._perform, name="cotune-performer", daemon=True).start()
+        return self._newest
+
+    def _give_up(self) -> bool:
+        """Nobody wants the newest call any more; whether it was not done yet. Under the lock."""
+        call = self._newest
+        if call is None or call.reply is not None:
+            return False
+        call.unwanted = True
+        self._press()
+        if call is not self._under_way:
+            self._end(call, _GIVEN_UP, 0.0, 0)
+        return True
+
+    def _press(self) -> None:
+        """Give up what is under way, if it is unwanted. Under the lock.
+
+        So no call that is begun afterwards can be hit. One that is just being begun may be missed,
+        which is why those who wait for the next one press again.
+        """
+        if self._under_way is not None and self._under_way.unwanted:
+            self._workers.cancel()
+
+    def _perform(self) -> None:
+        """The thread that works: one call after the other, until there is none."""
+        while (call := self._next()) is not None:
+            began, fits = time.perf_counter(), self._workers.done
+            reply = self._party.perform(call.message)
+            seconds, fits = time.perf_counter() - began, self._workers.done - fits
+            with self._changed:
+                self._under_way = None
+                self._end(call, _GIVEN_UP if call.unwanted else reply, seconds, fits)
+
+    def _next(self) -> _Call | None:
+        with self._changed:
+            call = self._newest
+            if call is None or call.reply is not None:
+                self._performing = False
+                self._changed.notify_all()
+                return None
+            self._under_way = call
+            return call
+
+    def _end(self, call: _Call, reply: bytes, seconds: float, fits: int) -> None:
+        """Write down what has come of it, and only then let it be told. Under the lock."""
+        answer = decode_reply(reply)
+        call.outcome = _refused(answer) if isinstance(answer, Refusal) else "told"
+        if call.unwanted:
+            call.outcome = "given up"
+        entry = entry_of(
+            call.request,
+            call.asker,
+            call.outcome,
+            bytes_in=len(call.message),
+            bytes_out=len(reply),
+            seconds=seconds,
+            fits=fits,
+        )
+        if not self._noted(entry):
+            call.outcome, reply = _refused(_UNWRITTEN), encode(_UNWRITTEN)
+        call.reply = reply
+        self._changed.notify_all()
+
+    def _noted(self, entry: Entry) -> bool:
+        try:
+            self._audit.write(entry)
+        except (OSError, ValueError):  # no space left, or closed already
+            log.exception("party %s cannot write its record", self._party.name)
+            return False
+        try:
+            self._show(entry)
+        except Exception:
+            log.exception("party %s cannot show what it was asked", self._party.name)
+        return True
+
+    def _await(self, call: _Call, seconds: float) -> Told:
+        until = time.monotonic() + seconds
+        with self._changed:
+            while call.reply is None:
+                left = until - time.monotonic()
+                if not left > 0:
+                    return self._told("working")
+                self._changed.wait(min(left, AGAIN))
+                self._press()
+            return self._told("done", call.reply)
+
+    def _told(self, state: State, reply: bytes = b"") -> Told:
+        return Told(state, reply, self._workers.done, cotune.__version__, self._party.name)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        while not self._closed:
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                time.sleep(0.1)  # too many open files, say
+                continue
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        """One ask of one client. Whatever it sends or omits, only its own thread is concerned."""
+        with connection:
+            try:
+                if not connection.poll(PATIENCE):
+                    return
+                ask = heard(connection)
+            except (OSError, EOFError):
+                return
+            except Exception:
+                self._noted(entry_of(None, "", _refused(_NO_ASK), bytes_in=0, bytes_out=0))
+                return
+            with suppress(OSError):  # it went away; the reply can be collected
+                tell(connection, self.answer(ask))
+
+
+def _private_folder() -> Path:
+    """For this user alone, with a path short enough for a socket; gone even after a kill."""
+    usual = tempfile.gettempdir()
+    parent = usual if len(usual.encode()) <= LONGEST_FOLDER else "/tmp"
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="cotune-", dir=parent))
+    except OSError as error:
+        raise FederationError(
+            f"no folder for the party's socket can be made in {parent} ({error.strerror}): give "
+            "another with TMPDIR"
+        ) from error
+    resource_tracker.register(str(folder), "folder")
+    return folder

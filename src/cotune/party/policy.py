@@ -1,0 +1,143 @@
+"""What a party lets itself be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import msgspec
+
+from cotune.errors import UsageError, choices
+from cotune.federation.wire import Refusal, Request, Way
+from cotune.learners import learner_names
+from cotune.party.closed_list import TASKS
+from cotune.privacy.sums import Privacy
+
+#: How private a way of asking is, and what a party may demand.
+_RANK: dict[Way | Privacy, int] = {"gather": 0, "sum": 0, "plain": 0, "masked": 1, "encrypted": 2}
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rules of one party, which it keeps whatever the others agree on. All is allowed by default.
+
+    Parameters
+    ----------
+    learners
+        The only ones that may be tuned and trained; empty is all that are installed. Training may
+        ask for sums that name no learner, so this keeps out mistakes rather than malice.
+    at_least
+        How private sums must be. With `masked` or `encrypted` the party tells nothing of its own
+        in the clear but its columns (the task `inspect`) and what keys are agreed by.
+    refused
+        Names of tasks that it does not perform.
+    fewest
+        A total of fewer parties is not to be opened.
+    askers
+        The only leads that may ask; empty is all of the federation.
+    """
+
+    learners: tuple[str, ...] = ()
+    at_least: Privacy = "plain"
+    refused: tuple[str, ...] = ()
+    fewest: int = 0
+    askers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for given, what, known in (
+            (self.learners, "learner", learner_names()),
+            (self.refused, "task", task_names()),
+            ((self.at_least,), "privacy", get_args(Privacy)),
+        ):
+            for name in given:
+                if name not in known:
+                    raise UsageError(choices(name, what, known))
+        if self.fewest < 0:
+            raise UsageError(f"fewest is {self.fewest}: give a number of parties, 0 or more")
+
+    def admits(self, asker: str) -> bool:
+        return not self.askers or asker in self.askers
+
+    def check(self, request: Request, asker: str = "") -> Refusal | None:
+        """Why the party does not do that, or None. What it says is not about its data."""
+        sentence = (
+            self._against_asker(asker)
+            or self._against_task(request)
+            or self._against_way(request)
+            or self._against_few(request)
+            or self._against_learners(request)
+        )
+        return Refusal("refused", sentence) if sentence else None
+
+    def _against_asker(self, asker: str) -> str:
+        if self.admits(asker):
+            return ""
+        return f"this party does not answer the lead {asker!r} (policy: askers)"
+
+    def _against_task(self, request: Request) -> str:
+        name = request.task.name
+        if name not in self.refused:
+            return ""
+        return f"this party does not perform the task {name!r} (policy: refused)"
+
+    def _against_way(self, request: Request) -> str:
+        harmless = request.verb == "gather" and not request.task.instead
+        if harmless or _RANK[request.verb] >= _RANK[self.at_least]:
+            return ""
+        fix = "encrypted" if self.at_least == "encrypted" else "masked or encrypted"
+        if request.verb == "masked":
+            return f"masks are too little for this party (policy: at_least): use --privacy {fix}"
+        instead = request.task.instead if request.verb == "gather" else f"use --privacy {fix}"
+        return (
+            f"this party tells nothing of its own in the clear, and {request.task.name!r} would "
+            f"(policy: at_least): {instead}"
+        )
+
+    def _against_few(self, request: Request) -> str:
+        """Masks can be taken off as long as `keyed.fewest` are left, so that counts as well."""
+        keyed = request.keyed
+        if keyed is None or not self.fewest:
+            return ""
+        if len(set(keyed.among)) < self.fewest:
+            return (
+                f"this party adds up with {self.fewest} parties or more, not with "
+                f"{len(set(keyed.among))} (policy: fewest)"
+            )
+        if request.verb == "masked" and keyed.fewest < self.fewest:
+            return (
+                f"this party adds up with {self.fewest} parties or more, and with the run's quorum "
+                f"{keyed.fewest} could be left (policy: fewest): raise --quorum"
+            )
+        return ""
+
+    def _against_learners(self, request: Request) -> str:
+        if not self.learners:
+            return ""
+        for name in _named(request):
+            if name not in self.learners:
+                return (
+                    f"this party does not take the learner {name!r} (policy: learners): use "
+                    + ", ".join(self.learners)
+                )
+        return ""
+
+
+def task_names() -> tuple[str, ...]:
+    """All that a party can be asked."""
+    return tuple(task.__name__.lower() for task in TASKS)
+
+
+def _named(request: Request) -> Iterator[str]:
+    """The learners that a message names, wherever in it: fields `learner` and `learners`."""
+    parts: list[Any] = [request]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, msgspec.Struct):
+            fields = {name: getattr(part, name) for name in part.__struct_fields__}
+            if "learner" in fields:
+                yield fields["learner"]
+            yield from fields.get("learners", ())
+            parts += fields.values()
+        elif isinstance(part, Mapping):
+            parts += part.values()
+        elif isinstance(part, tuple | list):
+            parts += part
