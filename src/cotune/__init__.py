@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 #: command line starts at once.
 _PUBLIC = {
     "simulate": "cotune.simulation",
+    "connect": "cotune.federation.nvflare",
     "tune": "cotune.tuning",
     "resume": "cotune.tuning",
     "evaluate": "cotune.assessment",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from cotune.federation.engine import Engine as Engine
     from cotune.federation.federation import Federation as Federation
     from cotune.federation.ledger import Ledger as Ledger
+    from cotune.federation.nvflare import connect as connect
     from cotune.federation.recorded import RecordedEngine as RecordedEngine
     from cotune.learners import learner_names as learner_names
     from cotune.learners import register_learner as register_learner

@@ -34,6 +34,7 @@ from cotune.options import (
     tuning_options,
 )
 from cotune.plan import COMPARISON, Plan, discarded_if_refused, resumed
+from cotune.sites import federation, party
 
 if TYPE_CHECKING:
     from cotune.outcome import Outcome
@@ -184,8 +185,9 @@ def tune(
     """Find the best learner and configuration for DATA, and train the model.
 
     DATA is a file (CSV, TSV, Parquet, ARFF, images as NPZ), text:FILE, sklearn:NAME or openml:ID,
-    and is split over simulated parties; several are one party's each. The run is kept, and
-    `cotune resume` goes on with it if it is stopped.
+    and is split over simulated parties; several are one party's each. With --federation the real
+    parties of a federation have the data instead. The run is kept, and `cotune resume` goes on
+    with it if it is stopped.
 
     \b
     Examples:
@@ -193,10 +195,11 @@ def tune(
       cotune tune north.csv south.csv --target outcome --metric roc_auc
       cotune tune all.parquet --target outcome --split by:hospital --json
       cotune tune sklearn:wine --split dirichlet:0.5 --fix hgb.max_iter=50
+      cotune tune --federation anna --method flora --privacy masked
     """
     plan = Plan.of(data, [method], given | {"train": given["train"] is not False})
     folder = run or _new_folder(plan, method)
-    with _under_way(f"tuning {', '.join(data)} with {method}", folder, quiet):
+    with _under_way(f"tuning {plan.about} with {method}", folder, quiet):
         outcome = plan.start(method, folder, quiet)
     _report(outcome, as_json)
 
@@ -235,7 +238,7 @@ def compare(
     folder = run or _new_folder(plan, "compare")
     with discarded_if_refused(folder):
         plan.save(folder)
-        with _under_way(f"comparing {', '.join(plan.methods)} on {', '.join(data)}", folder, quiet):
+        with _under_way(f"comparing {', '.join(plan.methods)} on {plan.about}", folder, quiet):
             outcomes = plan.compare(folder, quiet)
     _report_comparison(plan, outcomes, folder, as_json)
 
@@ -436,6 +439,10 @@ def doctor(setup: bool, as_json: bool) -> None:
         raise UsageError(found.sentence)
 
 
+cli.add_command(federation)
+cli.add_command(party)
+
+
 @cli.command(short_help="Print your shell's completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
@@ -462,9 +469,8 @@ def _command() -> str:
 
 def _new_folder(plan: Plan, kind: str) -> Path:
     from cotune.run import new_folder
-    from cotune.simulation import data_name
 
-    return new_folder(f"{data_name(plan.data)}-{kind}")
+    return new_folder(f"{plan.name}-{kind}")
 
 
 @contextmanager

@@ -71,8 +71,20 @@ run_option = click.option(
     help="Where the run is kept.",
 )
 _tuning = (
-    click.argument("data", nargs=-1, required=True, type=click.Path(), metavar="DATA..."),
-    click.option("--target", default="target", metavar="COL", help="The column to predict."),
+    click.argument("data", nargs=-1, type=click.Path(), metavar="DATA..."),
+    click.option(
+        "--federation",
+        "kit",
+        type=click.Path(),
+        metavar="KIT",
+        help="Instead of DATA: the lead's start-up kit of a federation of real parties.",
+    ),
+    click.option(
+        "--target",
+        metavar="COL",
+        show_default="target; label, next for arrays",
+        help="The column to predict.",
+    ),
     click.option(
         "--parties",
         type=int,

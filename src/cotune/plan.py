@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 from cotune.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from cotune.federation.federation import Federation
     from cotune.outcome import Outcome
 
 #: The file that makes a folder a comparison's.
 COMPARISON = "compare.json"
 #: Options that say how the federation is made; the seed is the tuning's too.
-FEDERATION = ("target", "parties", "split", "seed", "quorum", "timeout", "processes")
+FEDERATION = ("kit", "target", "parties", "split", "seed", "quorum", "timeout", "processes")
+#: Those that the sites of a real federation decide.
+OF_SIMULATIONS = ("target", "parties", "split", "processes")
 #: Options of methods, which not every method has.
 OPTIONS = (
     "sampler", "surface", "single_shot", "few_shot", "repeats", "surrogate", "keep",
@@ -31,7 +34,7 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What the user asked: of `cotune.simulate`, of `cotune.tune`, and by which methods."""
+    """What the user asked: of `simulate` or `connect`, of `tune`, and by which methods."""
 
     data: list[str]
     methods: list[str]
@@ -45,13 +48,44 @@ class Plan:
         plan = cls(
             data=[os.path.abspath(source) if os.path.exists(source) else source for source in data],
             methods=list(dict.fromkeys(methods)),
-            federation={name: given[name] for name in FEDERATION},
+            federation={name: given[name] for name in FEDERATION if given[name] is not None},
             settings={k: v for k, v in given.items() if k not in (*FEDERATION, *OPTIONS)},
             options={name: given[name] for name in OPTIONS if given[name] is not None},
         )
         plan.settings["seed"] = given["seed"]
+        plan._check_federation()
         plan.check()
         return plan
+
+    @property
+    def about(self) -> str:
+        """What is tuned on, for a sentence."""
+        kit = self.federation.get("kit")
+        return ", ".join(self.data) if kit is None else f"the federation of {kit}"
+
+    @property
+    def name(self) -> str:
+        """A short name of that for the run's folder."""
+        from cotune.simulation import data_name
+
+        kit = self.federation.get("kit")
+        return data_name(self.data) if kit is None else Path(kit).name
+
+    def _check_federation(self) -> None:
+        """Rows are given here, or the sites have them."""
+        if "kit" not in self.federation:
+            if not self.data:
+                raise UsageError("give DATA (files, sklearn:NAME) or --federation KIT")
+            return
+        self.federation["kit"] = os.path.abspath(self.federation["kit"])
+        if self.data:
+            raise UsageError(
+                f"--federation has its own data: leave {self.data[0]} out, and give it to "
+                "`cotune party start` at its site"
+            )
+        for option in OF_SIMULATIONS:
+            if option in self.federation:
+                raise UsageError(f"--{option} is decided at the sites: leave it out")
 
     def check(self) -> None:
         """A comparison must not fail over the name of its last method after hours."""
@@ -88,11 +122,7 @@ class Plan:
         """Make the federation and run one method over it from the beginning."""
         import cotune
 
-        data = self.data[0] if len(self.data) == 1 else self.data
-        with (
-            discarded_if_refused(folder),
-            cotune.simulate(data, state=folder / "parties", **self.federation) as federation,
-        ):
+        with discarded_if_refused(folder), self._opened(folder / "parties") as federation:
             return cotune.tune(
                 federation,
                 method,
@@ -101,6 +131,15 @@ class Plan:
                 **self.settings,
                 **self.options_of(method),
             )
+
+    def _opened(self, state: Path) -> Federation:
+        """The federation: a simulation whose parties remember in `state`, or the real one."""
+        import cotune
+
+        if "kit" in self.federation:
+            return cotune.connect(**{k: v for k, v in self.federation.items() if k != "seed"})
+        data = self.data[0] if len(self.data) == 1 else self.data
+        return cotune.simulate(data, state=state, **self.federation)
 
     def compare(self, folder: Path, quiet: bool) -> list[Outcome]:
         """Every method's outcome: as it was, resumed, or from a run that is started now."""

@@ -92,7 +92,11 @@ def simulate(
 
 
 def again(origin: Mapping[str, Any], state: Path) -> Federation:
-    """The simulation that a run was started on, with the same rows."""
+    """The federation that a run was started on: real parties, or a simulation on the same rows."""
+    if origin.get("kit"):
+        from cotune.federation.nvflare import connect
+
+        return connect(**origin)
     if not origin.get("source"):
         raise UsageError(
             "the run was not made from files or named data sets: resume it from Python with "

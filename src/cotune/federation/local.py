@@ -66,23 +66,24 @@ class LocalEngine(Engine):
             raise FederationError("a federation needs at least 1 party")
         if self.pooled in tables:
             raise FederationError(f"no party can be called {self.pooled!r}: rename it")
-        self._workers = Workers(executor, processes)
+        #: Where the fits of all parties run.
+        self.workers = Workers(executor, processes)
         self._scratch = _scratch_folder(scratch)
         threads = ThreadPoolExecutor(
             min(len(tables), MOST_THREADS),
             thread_name_prefix="cotune-party",
         )
         self._turns = _Turns(threads)
-        self._workers.on_wait = self._turns.go_on
+        self.workers.on_wait = self._turns.go_on
         self._agents: list[Agent] = []  # one for all parties, each with keys of its own
         self._close = weakref.finalize(
-            self, _close, self._workers, threads, self._scratch, self._agents
+            self, _close, self.workers, threads, self._scratch, self._agents
         )
         self._tables = dict(tables)
         self._start = partial(
             Party,
             target=target,
-            workers=self._workers,
+            workers=self.workers,
             scratch=self._scratch,
             state=state,
             agent=partial(_agent, self._agents, threading.Lock()),
@@ -91,6 +92,10 @@ class LocalEngine(Engine):
 
     def parties(self) -> list[str]:
         return sorted(self._tables)
+
+    def party(self, name: str) -> Party:
+        """One of the parties itself: a real one's process holds just one."""
+        return self._parties[name]
 
     def call(
         self, messages: Mapping[str, bytes], timeout: float | None
@@ -121,7 +126,7 @@ class LocalEngine(Engine):
         }
 
     def progress(self) -> int:
-        return self._workers.done
+        return self.workers.done
 
     def close(self) -> None:
         self._close()
@@ -129,7 +134,7 @@ class LocalEngine(Engine):
     def _give_up(self, futures: Mapping[str, Future[bytes]]) -> None:
         for future in futures.values():
             future.cancel()
-        self._workers.cancel()
+        self.workers.cancel()
 
 
 class _Turns:

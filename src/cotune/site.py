@@ -1,0 +1,133 @@
+"""A site: the party's process with its rows, and beside it the connection to the server."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotune.data.load import load, usual_target
+from cotune.errors import DataError, FederationError
+from cotune.federation.connection import Connection, reachable
+from cotune.federation.kits import Kit, in_use, open_kit
+from cotune.federation.local import LocalEngine
+from cotune.party.audit import Audit, Entry
+from cotune.party.door import DOOR
+from cotune.party.examine import examine
+from cotune.party.host import Host
+from cotune.party.policy import Policy
+
+log = logging.getLogger(__name__)
+
+#: In the kit's folder: the record of all that was asked, and what the party remembers of its runs.
+RECORD = "audit.jsonl"
+STATE = "state"
+#: Of a cross-validation: a party with fewer rows can take part in none.
+FEWEST_FOLDS = 2
+ALL_ALLOWED = Policy()
+#: Seconds between two looks whether the connection stands; doubled while it does not.
+LOOK = 1.0
+LONGEST_PAUSE = 30.0
+
+
+@dataclass
+class Site:
+    """A party that can be asked, as long as `run` runs."""
+
+    kit: Kit
+    folder: Path
+    door: str
+
+    def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Keep the connection up: NVFlare's processes are started, and again if they end."""
+        pause = LOOK
+        while not stopped():
+            connection = Connection.started(self.folder, self.kit, {DOOR: self.door})
+            began = time.monotonic()
+            try:
+                while connection.alive and not stopped():
+                    connection.wait(LOOK)
+            finally:
+                connection.stop()
+            if stopped():
+                return
+            pause = LOOK if time.monotonic() - began > LONGEST_PAUSE else pause
+            log.warning(
+                "the connection has ended (%s says why); it is made again in %.0f s",
+                self.folder / "console.log",
+                pause,
+            )
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+@contextmanager
+def opened(
+    kit: Path,
+    data: str,
+    target: str | None,
+    policy: Policy = ALL_ALLOWED,
+    *,
+    drop: Iterable[str] = (),
+    processes: int | None = None,
+    show: Callable[[Entry], None] = lambda _: None,
+) -> Iterator[Site]:
+    """The site of `kit`, with its rows from `data`: ready to be connected.
+
+    What is wrong with the kit or the data is said here, before anything is started.
+    """
+    own = open_kit(kit, "site")
+    with ExitStack() as stack:
+        stack.enter_context(in_use(kit))
+        frame = load(data).drop(columns=list(drop), errors="ignore")
+        target = target or usual_target(data)
+        for problem in examine(frame, target, folds=FEWEST_FOLDS).problems:
+            raise DataError(f"{data}: {problem}")
+        engine = stack.enter_context(
+            closing(LocalEngine({own.name: frame}, target, processes=processes, state=kit / STATE))
+        )
+        party = engine.party(own.name)
+        host = stack.enter_context(Host(party, engine.workers, policy, Audit(kit / RECORD), show))
+        yield Site(own, kit, host.address)
+
+
+def check_connection(kit: Path) -> Kit:
+    """The kit of a site from which the server can be reached; `FederationError` if it cannot."""
+    own = open_kit(kit, "site")
+    reachable(kit, own)
+    return own
+
+
+def serve(kit: Path, say: Callable[[str], Any]) -> None:
+    """Run the server of a federation until it is told to end."""
+    own = open_kit(kit, "server")
+    with in_use(kit):
+        connection = Connection.started(kit, own)
+        try:
+            _await_server(kit, own, connection)
+            say(f"serving {len(own.sites)} sites at {own.host}:{own.port}; Ctrl-C ends it")
+            connection.wait()
+        finally:
+            connection.stop()
+        raise FederationError(f"the server has ended: {kit / 'console.log'} says why")
+
+
+def _await_server(kit: Path, own: Kit, connection: Connection) -> None:
+    """Return when the server listens; it takes some seconds."""
+    until = time.monotonic() + 60.0
+    while connection.alive:
+        try:
+            reachable(kit, own)
+            return
+        except FederationError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.3)
+    raise FederationError(
+        f"the server has ended at its start: is port {own.port} in use? {kit / 'console.log'} "
+        "says why"
+    )
