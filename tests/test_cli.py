@@ -229,8 +229,6 @@ def test_a_plan_survives_its_file(folder):
         ("tune sklearn:iris --federation anna", "leave sklearn:iris out"),
         ("tune --federation anna --parties 3", "--parties is decided at the sites"),
         ("tune --federation anna", "there is no kit in"),
-        ("federation status anna", "there is no kit in"),
-        ("party audit north", "there is no record in north"),
         ("tune iris.csv --trails 3", "No such option '--trails'"),
         ("tune iris.csv --folds three", "'three' is not a valid integer"),
         ("tune iris.csv --folds 1", "cross-validation needs at least 2"),

@@ -1,0 +1,253 @@
+"""Real parties over mutual TLS on this machine: separate processes, separate files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+import cotune
+from cotune.errors import FederationError, UsageError
+from cotune.federation.connection import Connection
+from cotune.federation.federation import Federation
+from cotune.federation.kits import create, open_kit
+from cotune.federation.local import LocalEngine
+from cotune.federation.nvflare import NvflareEngine
+from cotune.party.audit import Audit
+from cotune.party.door import DOOR
+from cotune.party.host import Host
+from cotune.party.policy import Policy
+from cotune.testing.engine import ENGINE_CHECKS, Make
+from tests.federation.real import Real, free_port, make_rows, unpack, until
+from tests.privacy.agents import ready
+
+#: In a party's data, and nowhere else.
+CANARY = "zq-canary-7731"
+NUMBER = 61.73519846
+
+
+def tables() -> dict[str, pd.DataFrame]:
+    """Other orders of columns, a category and a class that one party lacks, and a canary."""
+    north, south, west = (make_rows(seed) for seed in (1, 2, 3))
+    south = south[["outcome", "ward", "age", "dose"]]
+    west = west[(west.ward != "high") & (west.outcome != "worse")]
+    north["note"] = north["age"] * 0 + 1.0
+    south["note"], west["note"] = 2.0, 3.0
+    north.loc[0, "dose"] = NUMBER
+    north["comment"] = [f"{CANARY}-{row}" for row in range(len(north))]
+    return {"north": north, "south": south, "west": west}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    federation = Real(tmp_path_factory.mktemp("real"), tables())
+    try:
+        federation.start("server", "south", "west")
+        federation.start("north", options=["--drop", "comment"])
+        federation.await_sites("north", "south", "west")
+        yield federation
+    finally:
+        federation.close()
+
+
+@pytest.fixture(scope="module")
+def connected(real: Real) -> Iterator[Federation]:
+    with cotune.connect(real.lead) as federation:
+        yield federation
+
+
+@pytest.fixture(scope="module")
+def simulated(real: Real) -> Iterator[Federation]:
+    files = {name: pd.read_csv(real.folder / f"{name}.csv") for name in real.sites}
+    files["north"] = files["north"].drop(columns="comment")
+    with cotune.simulate(files, target="outcome", processes=1) as federation:
+        yield federation
+
+
+METHODS = {
+    "dash, and boosted trees trained": (
+        "dash",
+        {"learners": ["hgb"], "fixed": {"hgb": {"max_iter": 10}}},
+    ),
+    "flora": ("flora", {"learners": ["decision_tree"], "few_shot": 4, "train": False}),
+    "flash": ("flash", {"learners": ["decision_tree", "logistic_regression"], "train": False}),
+    "privtuna": (
+        "privtuna",
+        {"learners": ["decision_tree"], "privacy": "encrypted", "train": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_answer_is_that_of_a_simulation(
+    name: str, connected: Federation, simulated: Federation
+) -> None:
+    method, options = METHODS[name]
+    if options.get("privacy") == "encrypted" and not ready():
+        pytest.skip("the key agent is not set up: cotune agent doctor --setup")
+    found = []
+    for federation in (connected, simulated):
+        outcome = cotune.tune(
+            federation, method, trials=3, folds=3, seed=5, progress=False, **options
+        )
+        assert not outcome.ledger.failures
+        trials = [(trial.learner, trial.params, trial.loss) for trial in outcome.trials]
+        rows = make_rows(9).assign(note=2.0)
+        predicted = outcome.model.table(rows) if options.get("train", True) else None
+        found.append((trials, outcome.best_params, outcome.ledger.rounds, predicted))
+    assert found[0][:3] == found[1][:3]
+    if found[0][3] is not None:
+        pd.testing.assert_frame_equal(found[0][3], found[1][3])
+
+
+def test_each_party_keeps_a_record_of_what_it_told(real: Real, connected: Federation) -> None:
+    told = real.run("party", "audit", "north")
+    assert "anna@cotune.local" in told
+    assert "evaluate" in told
+    assert "its mean cross-validated loss" in told
+    entries = json.loads(real.run("party", "audit", "north", "--json"))
+    assert all(entry["bytes_out"] > 0 for entry in entries)
+    assert "asked for evaluate" in real.said("north"), "the party shows it"
+
+
+def test_what_only_one_party_has_is_in_no_file_of_the_others(
+    real: Real, connected: Federation, tmp_path: Path
+) -> None:
+    cotune.tune(
+        connected, learners=["decision_tree"], trials=2, run=tmp_path / "run", progress=False
+    )
+    searched = [path for path in (*real.folder.rglob("*"), *tmp_path.rglob("*")) if path.is_file()]
+    mine = {real.folder / "north.csv"}
+    assert len(searched) > 20
+    for path in searched:
+        if path not in mine and real.folder / "north" not in path.parents:
+            content = path.read_bytes()
+            assert CANARY.encode() not in content, path
+            assert str(NUMBER).encode() not in content, path
+            assert np.float64(NUMBER).tobytes() not in content, path
+
+
+def test_nothing_but_the_servers_port_is_open(real: Real, connected: Federation) -> None:
+    open_ports = set()
+    for name in ("server", *real.sites):
+        process = psutil.Process(real.pid(name))
+        for one in (process, *process.children(recursive=True)):
+            for link in one.net_connections():
+                if link.status == psutil.CONN_LISTEN:
+                    assert link.laddr.ip.removeprefix("::ffff:") == "127.0.0.1", name
+                    open_ports.add((name, link.laddr.port))
+    assert ("server", real.port) in open_ports
+
+
+def test_a_kit_is_used_by_one_process_at_a_time(real: Real, connected: Federation) -> None:
+    with pytest.raises(UsageError, match=r"uses the kit in .*anna already: stop it first"):
+        cotune.connect(real.lead)
+    said = real.run("party", "start", "north", "--data", "south.csv", "--target", "outcome", code=2)
+    assert f"process {real.pid('north')} uses the kit" in said
+
+
+def test_status_tells_who_is_there(real: Real, connected: Federation) -> None:
+    told = json.loads(real.run("federation", "status", "anna", "--json"))
+    assert told["sites"] == dict.fromkeys(real.sites, "connected")
+    assert 350 < told["days_left"] < 361
+
+
+def test_a_check_shows_the_data_and_the_connection(real: Real) -> None:
+    said = real.run("party", "check", "south", "--data", "south.csv", "--target", "outcome")
+    assert "90 rows" in said
+    assert "the server answers and accepts this kit" in said
+    said = real.run("party", "check", "south", "--data", "south.csv", "--target", "outcom", code=3)
+    assert "did you mean 'outcome'" in said
+
+
+def test_a_kit_of_another_federation_is_refused(real: Real, tmp_path: Path) -> None:
+    create(tmp_path / "kits", f"localhost:{real.port}", ["north"], "anna")
+    for name in ("anna", "north"):
+        unpack(tmp_path / "kits" / f"{name}.zip", tmp_path)
+    with pytest.raises(FederationError, match="is not of this federation"):
+        cotune.connect(tmp_path / "anna")
+    said = real.run(
+        "party", "check", str(tmp_path / "north"), "--data", "south.csv", "--target", "outcome",
+        code=4,
+    )  # fmt: skip
+    assert "is not of this federation" in said
+
+
+class Doors:
+    """Sites whose connections stay while their parties are exchanged, in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._parties = [f"party-{number}" for number in (1, 2, 3)]
+        create(folder / "kits", f"localhost:{free_port()}", self._parties, "anna")
+        for name in ("server", "anna", *self._parties):
+            unpack(folder / "kits" / f"{name}.zip", folder)
+        self._doors = Path(tempfile.mkdtemp(prefix="cotune-"))
+        server = Connection.started(folder / "server", open_kit(folder / "server", "server"))
+        self._connections = [server]
+        for name in self._parties:
+            door = {DOOR: str(self._doors / name)}
+            kit = open_kit(folder / name, "site")
+            self._connections.append(Connection.started(folder / name, kit, door))
+        self._hosts: list[Host] = []
+        self._behind: LocalEngine | None = None
+
+    def make(self, tables: Mapping[str, pd.DataFrame], target: str) -> NvflareEngine:
+        self._leave()
+        self._behind = LocalEngine(tables, target, processes=1)
+        for name in tables:
+            audit = Audit(self._doors / f"{name}.jsonl")
+            host = Host(self._behind.party(name), self._behind.workers, Policy(), audit)
+            host.start()
+            self._hosts.append(host)
+            door = self._doors / name
+            door.unlink(missing_ok=True)
+            door.symlink_to(host.address)
+        kit = self._folder / "anna" / "cotune.json"
+        kit.write_text(json.dumps(json.loads(kit.read_text()) | {"sites": sorted(tables)}))
+        until(lambda: self._answers())
+        return NvflareEngine(self._folder / "anna")
+
+    def _answers(self) -> bool:
+        from cotune.federation.nvflare import status
+
+        try:
+            return set(status(self._folder / "anna").sites.values()) == {"connected"}
+        except FederationError:
+            return False
+
+    def _leave(self) -> None:
+        for host in self._hosts:
+            host.close()
+            host._audit.close()
+        self._hosts = []
+        if self._behind is not None:
+            self._behind.close()
+
+    def close(self) -> None:
+        self._leave()
+        for connection in self._connections:
+            connection.stop()
+        shutil.rmtree(self._doors, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    doors = Doors(tmp_path_factory.mktemp("doors"))
+    try:
+        yield doors
+    finally:
+        doors.close()
+
+
+@pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
+def test_the_engine_conforms(check, doors: Doors) -> None:
+    make: Make = doors.make
+    check(make)
