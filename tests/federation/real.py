@@ -68,8 +68,10 @@ class Real:
         for packed in (folder / "kits").glob("*.zip"):
             unpack(packed, folder)
 
-    def start(self, *names: str, options: Iterable[str] = ()) -> None:
-        """Start the server, or sites with their files."""
+    def start(
+        self, *names: str, options: Iterable[str] = (), cotune: Iterable[str] = COTUNE
+    ) -> None:
+        """Start the server, or sites with their files; by `cotune`, or what stands for it."""
         for name in names:
             if name == "server":
                 command = ["federation", "serve", "server"]
@@ -78,7 +80,7 @@ class Real:
                 command += ["--target", "outcome", "--processes", "1", *options]
             with open(self.folder / f"{name}.out", "ab") as out:
                 self._processes[name] = subprocess.Popen(
-                    [*COTUNE, *command],
+                    [*cotune, *command],
                     cwd=self.folder,
                     env=os.environ | {"OMP_NUM_THREADS": "1"},
                     stdin=subprocess.DEVNULL,
@@ -93,7 +95,8 @@ class Real:
 
     def await_sites(self, *names: str) -> None:
         """Return when the server and these sites are connected."""
-        until(lambda: "serving" in self.said("server"))
+        until(lambda: "serving" in self.said("server") or self._ended("server"))
+        assert not self._ended("server"), self.said("server")
         until(lambda: self._connected().issuperset(names))
 
     def pid(self, name: str) -> int:
@@ -142,6 +145,9 @@ class Real:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+    def _ended(self, name: str) -> bool:
+        return self._processes[name].poll() is not None
 
     def _connected(self) -> set[str]:
         from cotune.federation.nvflare import status

@@ -345,6 +345,7 @@ class Federation:
                 )
                 self._collect(sealed, keyed.among, otherwise, answers, exchange)
                 self._check_present(way, answers, exchange)
+                check_enough(answers.sealed, fewest, answers.failures)
                 if protection is not None:
                     self.journal.note_noise(protection.noise)
                 answers.open(*way.total(exchange, keyed, answers.sealed, answers.slots))

@@ -43,10 +43,12 @@ LONG_POLL = 3.0
 COMMAND = 15.0
 #: Bytes that are sent in a second at least: large messages are given more time.
 SLOWEST = 1e6
-#: Seconds for which an unreachable server is tried again, and sites are awaited after that.
+#: Seconds for which an unreachable server is tried again, and then its sites are awaited.
 RECONNECT = 60.0
-#: Seconds for which sites that were never seen are awaited when a run begins.
+#: Seconds for which sites are awaited otherwise, when a run begins, say.
 GATHERING = 10.0
+#: Seconds after which a site that connects, but does not answer, is tried again; doubled each time.
+AGAIN = 10.0
 #: Seconds within which a submitted job must have started at the sites.
 STARTING = 60.0
 #: Seconds that logging in may take.
@@ -55,6 +57,8 @@ LOGIN = 10.0
 SILENCE = 5 * BEAT
 #: Commands in a row that a running relay may leave unanswered.
 MISSES = 3
+#: Seconds that the others are awaited once the job has started at one site.
+JOINING = 10.0
 #: How often a call is made anew because the relay broke under it.
 ATTEMPTS = 4
 
@@ -83,7 +87,8 @@ class NvflareEngine(Engine):
             self.close()
             raise
         self._relay: _Relay | None = None
-        self._seen: set[str] = set()  # sites that have answered before
+        self._there: set[str] = set(self._kit.sites)  # sites that are expected to be connected
+        self._tries: dict[str, tuple[int, float]] = {}  # in vain, and when the next is due
         self._fits: dict[str, int] = {}
 
     def parties(self) -> list[str]:
@@ -92,34 +97,33 @@ class NvflareEngine(Engine):
     def call(
         self, messages: Mapping[str, bytes], timeout: float | None
     ) -> dict[str, bytes | Refusal]:
-        until = time.monotonic() + (math.inf if timeout is None else timeout)
-        self._server.until = until
+        """As every engine does; the time that connecting takes is not the parties'."""
         replies: dict[str, bytes | Refusal] = {}
         name = secrets.token_hex(8)
-        broken = ""
+        refusal = Refusal("lost", "no reply came")
         try:
             for _ in range(ATTEMPTS):
                 missing = {p: m for p, m in messages.items() if p not in replies}
                 try:
-                    relay = self._relay_to(missing, until)
+                    relay = self._relay_to(missing)
+                    until = time.monotonic() + (math.inf if timeout is None else timeout)
                     self._ask(relay, name, missing, replies, until)
+                    refusal = Refusal("timeout", f"no reply within {timeout} seconds")
+                    break
+                except _Gone as error:
+                    refusal = Refusal("lost", str(error))
                     break
                 except _Broken as error:
                     self._relay = None
-                    broken = str(error)
-                    log.warning("%s; connecting anew", broken)
-                if time.monotonic() > until:
-                    break
+                    refusal = Refusal("lost", str(error))
+                    log.warning("%s; connecting anew", error)
         except BaseException:  # Ctrl-C: nothing goes on in the background
             self._give_up(messages)
             raise
-        late = [p for p in messages if p not in replies]
-        if late and time.monotonic() > until:
+        late = [party for party in messages if party not in replies]
+        if late and refusal.code == "timeout":
             self._give_up(late)
-            refusal = Refusal("timeout", f"no reply within {timeout:.1f} seconds")
-        else:
-            refusal = Refusal("lost", broken or "no reply came")
-        return {p: replies.get(p, refusal) for p in messages}
+        return {party: replies.get(party, refusal) for party in messages}
 
     def progress(self) -> int:
         return sum(self._fits.values())
@@ -148,43 +152,60 @@ class NvflareEngine(Engine):
         asked = {p: m for p, m in messages.items() if p not in replies}
         told = relay.call(name, asked, until)
         replies |= told.replies
+        self._fits |= told.fits
         for party, why in told.lost.items():
             replies[party] = Refusal("lost", why)
-            relay.versions.pop(party, None)  # until another relay finds it
-        self._fits |= told.fits
+            relay.versions.pop(party)  # until another relay finds it
+            self._there.discard(party)
         if told.lost:
             relay.lost |= {p: self._server.heard().get(p) for p in told.lost}
 
     def _absent(self, party: str) -> Refusal:
+        if self._tries.get(party, (0, 0.0))[0] >= 2:
+            return Refusal(
+                "lost",
+                f"the site {party} connects but does not answer: is its kit used on two machines? "
+                "The file log.txt in its kit says more",
+            )
         return Refusal(
             "lost",
             f"the site {party} is not connected: is `cotune party start` running there, and does "
-            f"its log say that it reaches {self._kit.host}:{self._kit.port}?",
+            f"it reach {self._kit.host}:{self._kit.port}?",
         )
 
-    def _relay_to(self, parties: Iterable[str], until: float) -> _Relay:
+    def _relay_to(self, parties: Iterable[str]) -> _Relay:
         """A relay that reaches these parties, as far as they are connected."""
         relay = self._relay
         if relay is not None:
             missing = [p for p in parties if p not in relay.versions]
             heard = self._server.heard() if missing else {}
-            back = [p for p in missing if heard.get(p) != relay.lost.get(p)]
+            back = [p for p in missing if heard.get(p) != relay.lost.get(p) and self._is_due(p)]
             if not back:
                 return relay
             log.warning("%s is connected again", ", ".join(back))
             relay.end()
         self._relay = None
-        self._relay = _Relay.started(self._server, self._sites(until), until)
-        self._seen |= self._relay.versions.keys()
-        return self._relay
+        sites = self._sites()
+        self._relay = relay = _Relay.started(self._server, sites)
+        self._there = set(relay.versions)
+        for party in sites - self._there:
+            tries = self._tries.get(party, (0, 0.0))[0] + 1
+            self._tries[party] = tries, time.monotonic() + AGAIN * 2**tries
+        for party in self._there:
+            self._tries.pop(party, None)
+        return relay
 
-    def _sites(self, until: float) -> set[str]:
+    def _is_due(self, party: str) -> bool:
+        """A site that connects, but does not answer, is tried more and more rarely."""
+        return time.monotonic() >= self._tries.get(party, (0, 0.0))[1]
+
+    def _sites(self) -> set[str]:
         """The sites that are connected, after a while for those that may be on their way."""
-        patient = time.monotonic() + (RECONNECT if self._seen else GATHERING)
-        wanted = self._seen or set(self._kit.sites)
+        patient = time.monotonic() + (RECONNECT if self._server.was_away else GATHERING)
         while True:
             found = self._server.connected()
-            if wanted <= found or time.monotonic() > min(until, patient):
+            if self._there <= found or time.monotonic() > patient:
+                self._server.was_away = False
                 return found
             time.sleep(0.5)
 
@@ -241,7 +262,7 @@ def status(kit: str | Path) -> Status:
     _check_installed()
     reachable(folder, own)
     server = _Server(folder, own)
-    server.until = 0.0  # a status is not worth waiting for
+    server.reconnect = 0.0
     try:
         connected = server.connected()
         jobs = [job for job in server.jobs() if not _ended(job.get("status"))]
@@ -262,6 +283,10 @@ def status(kit: str | Path) -> Status:
 
 class _Broken(Exception):
     """The server or the relay job does not answer any more; the text says which."""
+
+
+class _Gone(_Broken):
+    """The server could not be reached for so long that it is not tried any more."""
 
 
 class _Refused(_Broken):
@@ -289,20 +314,21 @@ class _Relay:
         self.lost: dict[str, float | None] = {}
 
     @classmethod
-    def started(cls, server: _Server, sites: set[str], until: float) -> _Relay:
+    def started(cls, server: _Server, sites: set[str]) -> _Relay:
+        """A new relay job at these sites; those that are slow to start it are not awaited long."""
         if not sites:
             raise _Broken("no site is connected to the server")
         relay = cls(server, server.submit(sites))
-        patient = min(until, time.monotonic() + STARTING)
-        while time.monotonic() < patient:
+        patient = time.monotonic() + STARTING
+        while time.monotonic() < patient and relay.versions.keys() < sites:
             server.check_running(relay._job)
             told = relay._command({"op": "hello", "sites": sorted(sites), "wait": LONG_POLL})
-            if told is not None:
-                relay.versions = told["sites"]
-                if set(relay.versions) == sites:
-                    break
-            else:
+            if told is None:
                 time.sleep(0.2)
+                continue
+            if told["sites"] and not relay.versions:
+                patient = time.monotonic() + JOINING
+            relay.versions = told["sites"]
         if not relay.versions:
             raise _Broken("the relay job did not start at any site")
         heard = server.heard()
@@ -361,8 +387,10 @@ class _Server:
         self._session: Any = None
         self._job = ""
         self._patience = COMMAND
-        #: When whoever waits for an answer stops to wait.
-        self.until = math.inf
+        #: Seconds for which a server that cannot be reached is tried again.
+        self.reconnect = RECONNECT
+        #: Whether it could not be reached for a time, so that its sites may still be on their way.
+        self.was_away = False
 
     def heard(self) -> dict[str, float]:
         """When the server has last heard of each site, by its own clock."""
@@ -453,7 +481,7 @@ class _Server:
         """Log in; a server that cannot be reached is tried again for a while."""
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-        patient = min(self.until, time.monotonic() + RECONNECT)
+        patient, waiting = time.monotonic() + self.reconnect, False
         while True:
             try:
                 reachable(self._folder, self._kit)
@@ -468,7 +496,10 @@ class _Server:
                 why = FederationError(f"the server at {self._place} does not let the lead in")
                 why.__cause__ = error
             if time.monotonic() > patient:
-                raise _Broken(str(why)) from why
+                raise _Gone(str(why)) from why
+            if not waiting:
+                log.warning("%s; trying again for %.0f s", why, self.reconnect)
+                self.was_away = waiting = True
             time.sleep(1.0)
 
     def _forget(self) -> None:

@@ -144,7 +144,7 @@ class Relay(Controller):  # type: ignore[misc]
         if reply is None or reply.get_return_code(ReturnCode.OK) != ReturnCode.OK:
             if reply is not None and reply.get_return_code() == ReturnCode.EXECUTION_EXCEPTION:
                 return None, "the party's process has ended: start it again"
-            return None, "the site cannot be reached"
+            return None, "the site cannot be reached, or its party hangs"
         return _told.decode(reply[TOPIC]), ""
 
 
