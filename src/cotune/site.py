@@ -121,7 +121,7 @@ def _await_server(kit: Path, own: Kit, connection: Connection) -> None:
     until = time.monotonic() + 60.0
     while connection.alive:
         try:
-            reachable(kit, own)
+            reachable(kit, own, host="127.0.0.1")
             return
         except FederationError:
             if time.monotonic() > until:

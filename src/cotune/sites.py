@@ -221,7 +221,7 @@ def start(
     Examples:
       cotune party start north --data patients.csv --target outcome
       cotune party start north --data patients.csv --target outcome --at-least masked --fewest 3
-      cotune party start north --data scans.npz --learner cnn --refuse inspect
+      cotune party start north --data scans.npz --learner cnn --refuse marginals
     """
     from cotune.party.policy import Policy
     from cotune.site import opened

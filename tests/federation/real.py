@@ -14,6 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
+
+from cotune.federation.connection import BEAT
 
 COTUNE = (sys.executable, "-m", "cotune.cli")
 PATIENCE = 60.0
@@ -97,7 +100,14 @@ class Real:
         """Return when the server and these sites are connected."""
         until(lambda: "serving" in self.said("server") or self._ended("server"))
         assert not self._ended("server"), self.said("server")
+        for name in names:
+            until(lambda name=name: self._has_link(name))
         until(lambda: self._connected().issuperset(names))
+
+    def await_again(self, name: str) -> None:
+        """Like that for a site that was there before, which the server may not have missed."""
+        self.await_sites(name)
+        time.sleep(BEAT)
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
@@ -148,6 +158,17 @@ class Real:
 
     def _ended(self, name: str) -> bool:
         return self._processes[name].poll() is not None
+
+    def _has_link(self, name: str) -> bool:
+        """Whether a process of the site has a connection to the server."""
+        assert not self._ended(name), self.said(name)
+        links = [
+            link
+            for process in psutil.Process(self.pid(name)).children(recursive=True)
+            for link in process.net_connections()
+        ]
+        ports = [link.raddr.port for link in links if link.status == psutil.CONN_ESTABLISHED]
+        return self.port in ports
 
     def _connected(self) -> set[str]:
         from cotune.federation.nvflare import status

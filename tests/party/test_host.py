@@ -306,7 +306,7 @@ def test_what_the_policy_refuses_the_party_does_not_see(make, record, monkeypatc
     told = knock(Ask("call", "1", message=INSPECT, wait=20))
     assert decode_reply(told.reply).code == "refused"
     (entry,) = read(record)
-    assert entry.outcome.startswith("refused: refused this party does not perform")
+    assert entry.outcome.startswith("refused: this party does not perform")
     assert entry.discloses == ""
 
 

@@ -105,8 +105,7 @@ def test_a_masked_run_is_refused_where_encryption_is_wanted(tmp_path):
     refused = [entry for entry in read(tmp_path / "party-1.jsonl") if not entry.told]
     assert {entry.task for entry in refused} == {"measure"}
     assert refused[0].outcome == (
-        "refused: refused masks are too little for this party (policy: at_least): use --privacy "
-        "encrypted"
+        "refused: masks are too little for this party (policy: at_least): use --privacy encrypted"
     )
 
 

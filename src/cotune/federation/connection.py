@@ -111,14 +111,17 @@ class Connection:
             self._keeper.wait()
 
 
-def reachable(folder: Path, kit: Kit, timeout: float = 5.0) -> None:
-    """Return if the federation's server answers and accepts this kit; else say why it does not."""
+def reachable(folder: Path, kit: Kit, timeout: float = 5.0, host: str = "") -> None:
+    """Return if the federation's server answers and accepts this kit; else say why it does not.
+
+    It is looked for at `host`, if that is another than the one by which the sites reach it.
+    """
     import socket
     import ssl
 
     place = f"{kit.host}:{kit.port}"
     try:
-        plain = socket.create_connection((kit.host, kit.port), timeout)
+        plain = socket.create_connection((host or kit.host, kit.port), timeout)
     except socket.gaierror:
         raise FederationError(
             f"the host {kit.host} is not known: check this machine's network and name service"

@@ -169,8 +169,8 @@ class NvflareEngine(Engine):
             )
         return Refusal(
             "lost",
-            f"the site {party} is not connected: is `cotune party start` running there, and does "
-            f"it reach {self._kit.host}:{self._kit.port}?",
+            f"the site {party} is not connected: see that `cotune party start` runs there and "
+            f"reaches {self._kit.host}:{self._kit.port}",
         )
 
     def _relay_to(self, parties: Iterable[str]) -> _Relay:
@@ -179,10 +179,10 @@ class NvflareEngine(Engine):
         if relay is not None:
             missing = [p for p in parties if p not in relay.versions]
             heard = self._server.heard() if missing else {}
-            back = [p for p in missing if heard.get(p) != relay.lost.get(p) and self._is_due(p)]
+            back = [p for p in missing if p in heard and self._is_back(p, relay.lost, heard[p])]
             if not back:
                 return relay
-            log.warning("%s is connected again", ", ".join(back))
+            log.warning("connected again: %s", ", ".join(back))
             relay.end()
         self._relay = None
         sites = self._sites()
@@ -195,9 +195,14 @@ class NvflareEngine(Engine):
             self._tries.pop(party, None)
         return relay
 
-    def _is_due(self, party: str) -> bool:
-        """A site that connects, but does not answer, is tried more and more rarely."""
-        return time.monotonic() >= self._tries.get(party, (0, 0.0))[1]
+    def _is_back(self, party: str, lost: Mapping[str, float | None], heard: float) -> bool:
+        """Whether it has beaten since it was lost, and more than once: it may have been ending.
+
+        A site that connects, but does not answer, is tried more and more rarely.
+        """
+        due = time.monotonic() >= self._tries.get(party, (0, 0.0))[1]
+        last = lost.get(party)
+        return due and (last is None or heard > last + 1.5 * BEAT)
 
     def _sites(self) -> set[str]:
         """The sites that are connected, after a while for those that may be on their way."""

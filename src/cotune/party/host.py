@@ -48,7 +48,8 @@ _NO_ASK = Refusal("malformed", "what came to the door is no message of cotune")
 
 
 def _refused(refusal: Refusal) -> str:
-    return f"refused: {refusal.code} {refusal.sentence}"
+    code = "" if refusal.code == "refused" else f"{refusal.code} "
+    return f"refused: {code}{refusal.sentence}"
 
 
 def _nothing(_: Entry) -> None:
