@@ -107,7 +107,7 @@ def status(kit: Path, as_json: bool) -> None:
       cotune federation status anna
       cotune federation status anna --json
     """
-    from cotune.federation.nvflare import status as find
+    from cotune.federation.session import status as find
 
     found = find(kit)
     if as_json:

@@ -171,7 +171,7 @@ class Real:
         return self.port in ports
 
     def _connected(self) -> set[str]:
-        from cotune.federation.nvflare import status
+        from cotune.federation.session import status
 
         sites = status(self.lead).sites
         return {site for site, how in sites.items() if how == "connected"}

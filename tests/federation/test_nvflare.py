@@ -216,7 +216,7 @@ class Doors:
         return NvflareEngine(self._folder / "anna")
 
     def _answers(self) -> bool:
-        from cotune.federation.nvflare import status
+        from cotune.federation.session import status
 
         try:
             return set(status(self._folder / "anna").sites.values()) == {"connected"}

@@ -9,6 +9,7 @@ that is not ready is collected later, by the name of its call.
 from __future__ import annotations
 
 import base64
+import gc
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,11 @@ from cotune.party.door import TOPIC, Ask, Told, knock
 WAIT = 2.0
 #: Seconds without an answer after which a site is asked once more, and then taken for lost.
 PATIENCE = 20.0
+#: Bytes of a large reply.
+LARGE = 1_000_000
+#: Messages after which a site's job looks for garbage: NVFlare leaves cycles with each, and Python
+#: would let many of them grow old.
+TIDY = 100
 #: Sites of one federation, at most.
 MOST_SITES = 100
 
@@ -94,7 +100,9 @@ class Relay(Controller):  # type: ignore[misc]
             return
         for old in self._calls.values():
             old.given_up = True
-        messages = {site: base64.b64decode(text) for sites, text in groups for site in sites}
+        messages: dict[str, bytes] = {}
+        for sites, text in groups:
+            messages |= dict.fromkeys(sites, base64.b64decode(text))
         call = _Call(name, messages)
         self._calls = {name: call}
         for site in messages:
@@ -176,11 +184,11 @@ class _Call:
             self._changed.notify_all()
 
     def told(self, have: Iterable[str], wait: float) -> dict[str, Any]:
-        """What the coordinator does not have yet, as soon as nothing is missing; JSON."""
+        """What the coordinator does not have yet; at once if that is all, or much of it."""
         with self._changed:
-            self._changed.wait_for(self._complete, wait)
             for site in have:  # it has arrived: no need to keep it
                 self._replies[site] = b""
+            self._changed.wait_for(lambda: self._complete() or self._is_much(), wait)
             new = [site for site in self._replies if site not in have]
             return {
                 "replies": {site: base64.b64encode(self._replies[site]).decode() for site in new},
@@ -191,12 +199,17 @@ class _Call:
     def _complete(self) -> bool:
         return len(self._replies) + len(self._lost) == len(self.messages)
 
+    def _is_much(self) -> bool:
+        """So much that it had better be on its way while other sites still send theirs."""
+        return sum(map(len, self._replies.values())) > LARGE
+
 
 class Site(Executor):  # type: ignore[misc]
     """At a site: brings messages to the door of the party's process."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
+            self._passed = 0
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._pass)
 
     def execute(
@@ -207,6 +220,9 @@ class Site(Executor):  # type: ignore[misc]
 
     def _pass(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """No exception leaves the site, whose text could tell something."""
+        self._passed += 1
+        if self._passed % TIDY == 0:
+            gc.collect()
         try:
             ask = msgspec.structs.replace(_asks.decode(request[TOPIC]), asker=_submitter(fl_ctx))
             told = knock(ask)
