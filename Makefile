@@ -30,8 +30,8 @@ setup: $(VENV)/developer ## Make the virtual environment .venv with all that dev
 demo: $(VENV)/user ## Tune a real model over simulated parties, in about a minute
 	@$(BIN)/cotune demo
 
-test: $(VENV)/developer lint agent ## Check the code and run all tests
-	$(BIN)/pytest
+test: $(VENV)/developer lint agent ## Check the code and run all tests, two files at a time
+	$(BIN)/pytest -n 2 --dist loadfile
 
 agent: $(VENV)/user ## Set the key agent up, if a CPython 3.10 can be found
 	@$(BIN)/cotune agent doctor --setup || echo "The tests with real ciphertexts will be skipped."
@@ -49,6 +49,7 @@ bench: $(VENV)/developer ## Measure speed beside hand-written code (some minutes
 	$(BIN)/python benchmarks/local_search.py
 	$(BIN)/python benchmarks/parties.py
 	$(BIN)/python benchmarks/privacy.py
+	$(BIN)/python benchmarks/engine.py --quick
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
