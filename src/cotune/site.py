@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotune.data.load import load, usual_target
+from cotune.data.load import check_column, load, usual_target
 from cotune.errors import DataError, FederationError
 from cotune.federation.connection import Connection, reachable
 from cotune.federation.kits import Kit, in_use, open_kit
 from cotune.federation.local import LocalEngine
+from cotune.federation.signature import Verifier
 from cotune.party.audit import Audit, Entry
-from cotune.party.door import DOOR
+from cotune.party.door import DOOR, Ask
 from cotune.party.examine import examine
 from cotune.party.host import Host
 from cotune.party.policy import Policy
@@ -83,7 +84,10 @@ def opened(
     own = open_kit(kit, "site")
     with ExitStack() as stack:
         stack.enter_context(in_use(kit))
-        frame = load(data).drop(columns=list(drop), errors="ignore")
+        frame = load(data)
+        for column in drop:
+            check_column(frame, column)
+        frame = frame.drop(columns=list(drop))
         target = target or usual_target(data)
         for problem in examine(frame, target, folds=FEWEST_FOLDS).problems:
             raise DataError(f"{data}: {problem}")
@@ -91,7 +95,14 @@ def opened(
             closing(LocalEngine({own.name: frame}, target, processes=processes, state=kit / STATE))
         )
         party = engine.party(own.name)
-        host = stack.enter_context(Host(party, engine.workers, policy, Audit(kit / RECORD), show))
+        verifier = Verifier(kit, own)
+
+        def lead(ask: Ask) -> str | None:
+            known = verifier.signed(ask.certificate, ask.signature, ask.message)
+            return own.user if known else None
+
+        audit = Audit(kit / RECORD)
+        host = stack.enter_context(Host(party, engine.workers, policy, audit, lead, show))
         yield Site(own, kit, host.address)
 
 

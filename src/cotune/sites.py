@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,6 +91,7 @@ def serve(kit: Path) -> None:
     """
     from cotune.site import serve as run
 
+    os.umask(0o077)
     with _until_stopped():
         run(kit, _say)
 
@@ -188,14 +190,6 @@ def _data_options(command: Any) -> Any:
     help="Refuse private sums of fewer parties.",
 )
 @click.option(
-    "--asker",
-    "askers",
-    multiple=True,
-    metavar="NAME",
-    show_default="every lead of the federation",
-    help="A lead that may ask, as the record spells the name; repeatable.",
-)
-@click.option(
     "--processes",
     type=click.IntRange(min=1),
     metavar="N",
@@ -234,6 +228,7 @@ def start(
             click.echo(entry.line + ("" if entry.discloses in known else f": {entry.discloses}"))
             known.add(entry.discloses)
 
+    os.umask(0o077)  # what the party remembers is for its owner alone
     rules = Policy(**policy)
     with (
         _until_stopped(),
@@ -261,14 +256,17 @@ def check(kit: Path, data: str, target: str | None, drop: tuple[str, ...], as_js
     """
     from msgspec import to_builtins
 
-    from cotune.data.load import load, usual_target
+    from cotune.data.load import check_column, load, usual_target
     from cotune.errors import DataError, FederationError
     from cotune.federation.kits import expires, open_kit
     from cotune.party.examine import as_text, examine
     from cotune.site import check_connection
 
     open_kit(kit, "site")
-    found = examine(load(data), target or usual_target(data), drop)
+    frame = load(data)
+    for column in drop:
+        check_column(frame, column)
+    found = examine(frame, target or usual_target(data), drop)
     try:
         check_connection(kit)
         unreachable = None

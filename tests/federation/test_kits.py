@@ -67,8 +67,7 @@ def test_a_kit_says_whose_it_is(made):
     site = kits.open_kit(made / "north", "site")
     lead = kits.open_kit(made / "anna", "lead")
     assert (server.name, site.name, lead.name) == ("127.0.0.1", "north", "anna@hospital.org")
-    assert lead.user == "anna@hospital.org"
-    assert server.user == site.user == ""
+    assert server.user == site.user == lead.user == "anna@hospital.org"
     for kit in (server, site, lead):
         assert (kit.host, kit.port, kit.sites) == ("127.0.0.1", 8002, ("north", "south"))
         assert kit.federation == server.federation

@@ -20,6 +20,7 @@ from cotune.federation.federation import Federation
 from cotune.federation.kits import create, open_kit
 from cotune.federation.local import LocalEngine
 from cotune.federation.nvflare import NvflareEngine
+from cotune.federation.signature import Verifier
 from cotune.party.audit import Audit
 from cotune.party.door import DOOR
 from cotune.party.host import Host
@@ -204,7 +205,16 @@ class Doors:
         self._behind = LocalEngine(tables, target, processes=1)
         for name in tables:
             audit = Audit(self._doors / f"{name}.jsonl")
-            host = Host(self._behind.party(name), self._behind.workers, Policy(), audit)
+            verifier = Verifier(self._folder / name, open_kit(self._folder / name, "site"))
+            host = Host(
+                self._behind.party(name),
+                self._behind.workers,
+                Policy(),
+                audit,
+                lambda ask, verifier=verifier: (
+                    "anna" if verifier.signed(ask.certificate, ask.signature, ask.message) else None
+                ),
+            )
             host.start()
             self._hosts.append(host)
             door = self._doors / name

@@ -113,8 +113,8 @@ class Kit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int
     #: All sites of the federation, sorted.
     sites: tuple[str, ...]
-    #: NVFlare knows the lead by an e-mail address.
-    user: str = ""
+    #: The lead, by the e-mail address in its certificate.
+    user: str
     version: str = __version__
 
 
@@ -152,16 +152,16 @@ def create(
     require_nvflare()
 
     federation = f"cotune_{secrets.token_hex(4)}"
-    everyone = Kit("server", host, federation, host, port, names)
+    everyone = Kit("server", host, federation, host, port, names, user)
     kits = {SERVER: everyone}
     for name in names:
         kits[name] = msgspec.structs.replace(everyone, kind="site", name=name)
-    kits[short] = msgspec.structs.replace(everyone, kind="lead", name=lead, user=user)
+    kits[short] = msgspec.structs.replace(everyone, kind="lead", name=lead)
 
     with TemporaryDirectory(prefix="cotune-") as scratch:
-        made = _provision(Path(scratch), everyone, user, days)
+        made = _provision(Path(scratch), everyone, days)
         contents = {
-            recipient: _contents(made / (kit.user or recipient), kit)
+            recipient: _contents(made / (user if kit.kind == "lead" else recipient), kit)
             for recipient, kit in kits.items()
         }
     try:
@@ -324,7 +324,7 @@ def _empty(folder: Path) -> None:
         raise UsageError(f"{folder} is no folder: give a new one")
 
 
-def _provision(scratch: Path, server: Kit, user: str, days: int) -> Path:
+def _provision(scratch: Path, server: Kit, days: int) -> Path:
     """Let NVFlare make keys, certificates and its settings; a folder for each participant."""
     from nvflare.lighter.constants import CtxKey
     from nvflare.lighter.entity import Participant, Project
@@ -345,7 +345,7 @@ def _provision(scratch: Path, server: Kit, user: str, days: int) -> Path:
     ports = {"fed_learn_port": server.port, "admin_port": server.port}
     people = [Participant("server", SERVER, ORGANISATION, {"default_host": server.host} | ports)]
     people += [Participant("client", site, ORGANISATION) for site in server.sites]
-    people += [Participant("admin", user, ORGANISATION, {"role": "lead"})]
+    people += [Participant("admin", server.user, ORGANISATION, {"role": "lead"})]
     builders = [
         WorkspaceBuilder(),
         StaticFileBuilder(config_folder="config", scheme="grpc"),

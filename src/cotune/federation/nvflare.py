@@ -34,6 +34,7 @@ from cotune.federation.session import (
     Gone,
     Server,
 )
+from cotune.federation.signature import Signer
 from cotune.federation.wire import Refusal
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class NvflareEngine(Engine):
         except FederationError:
             self.close()
             raise
+        self._signer = Signer(folder, self._kit)
         self._relay: _Relay | None = None
         self._there: set[str] = set(self._kit.sites)  # sites that are expected to be connected
         self._tries: dict[str, tuple[int, float]] = {}  # in vain, and when the next is due
@@ -112,11 +114,10 @@ class NvflareEngine(Engine):
                     refusal = Refusal("lost", str(error))
                     log.warning("%s; connecting anew", error)
         except BaseException:  # Ctrl-C: nothing goes on in the background
-            self._give_up(messages)
+            self._give_up(name)
             raise
-        late = [party for party in messages if party not in replies]
-        if late and refusal.code == "timeout":
-            self._give_up(late)
+        if refusal.code == "timeout" and messages.keys() > replies.keys():
+            self._give_up(name)
         return {party: replies.get(party, refusal) for party in messages}
 
     def progress(self) -> int:
@@ -155,11 +156,11 @@ class NvflareEngine(Engine):
             relay.lost |= {p: self._server.heard().get(p) for p in told.lost}
 
     def _absent(self, party: str) -> Refusal:
-        if self._tries.get(party, (0, 0.0))[0] >= 2:
+        if party in self._tries:
             return Refusal(
                 "lost",
-                f"the site {party} connects but does not answer: is its kit used on two machines? "
-                "The file log.txt in its kit says more",
+                f"the site {party} is connected, but its party does not answer: restart it there, "
+                "and see that its kit is not used on two machines",
             )
         return Refusal(
             "lost",
@@ -180,7 +181,7 @@ class NvflareEngine(Engine):
             relay.end()
         self._relay = None
         sites = self._sites()
-        self._relay = relay = _Relay.started(self._server, sites)
+        self._relay = relay = _Relay.started(self._server, sites, self._signer)
         self._there = set(relay.versions)
         for party in sites - self._there:
             tries = self._tries.get(party, (0, 0.0))[0] + 1
@@ -200,18 +201,24 @@ class NvflareEngine(Engine):
 
     def _sites(self) -> set[str]:
         """The sites that are connected, after a while for those that may be on their way."""
-        patient = time.monotonic() + (RECONNECT if self._server.was_away else GATHERING)
+        patient, waited = time.monotonic() + GATHERING, False
+        if self._server.was_away:
+            patient += RECONNECT
         while True:
             found = self._server.connected()
             if self._there <= found or time.monotonic() > patient:
                 self._server.was_away = False
                 return found
+            if not waited:
+                log.warning("waiting for %s", ", ".join(sorted(self._there - found)))
+                waited = True
             time.sleep(0.5)
 
-    def _give_up(self, parties: Iterable[str]) -> None:
-        if self._relay is not None:
+    def _give_up(self, name: str) -> None:
+        """Tell the parties that nobody waits any more, if they can be told now."""
+        if self._relay is not None and self._server.is_open:
             with suppress(Broken):
-                self._relay.cancel(parties)
+                self._relay.cancel(name)
 
 
 def connect(kit: str | Path, *, quorum: float = 0.5, timeout: float | None = None) -> Federation:
@@ -247,20 +254,21 @@ class _Told:
 class _Relay:
     """A running relay job."""
 
-    def __init__(self, server: Server, job: str) -> None:
+    def __init__(self, server: Server, job: str, signer: Signer) -> None:
         self._server = server
         self._job = job
+        self._signer = signer
         #: What runs at the sites that answer.
         self.versions: dict[str, str] = {}
         #: Sites that it does not reach, and when the server had last heard of them.
         self.lost: dict[str, float | None] = {}
 
     @classmethod
-    def started(cls, server: Server, sites: set[str]) -> _Relay:
+    def started(cls, server: Server, sites: set[str], signer: Signer) -> _Relay:
         """A new relay job at these sites; those that are slow to start it are not awaited long."""
         if not sites:
             raise Gone("no site is connected to the server: start them with `cotune party start`")
-        relay = cls(server, server.submit(sites))
+        relay = cls(server, server.submit(sites), signer)
         patient = time.monotonic() + STARTING
         while time.monotonic() < patient and relay.versions.keys() < sites:
             server.check_running(relay._job)
@@ -268,9 +276,10 @@ class _Relay:
             if told is None:
                 time.sleep(0.2)
                 continue
-            if told["sites"] and not relay.versions:
+            versions = {site: str(told["sites"][site]) for site in sites & told["sites"].keys()}
+            if versions and not relay.versions:
                 patient = time.monotonic() + JOINING
-            relay.versions = told["sites"]
+            relay.versions = versions
         if not relay.versions:
             raise Broken("the relay job did not start at any site")
         heard = server.heard()
@@ -282,12 +291,14 @@ class _Relay:
         size = sum(map(len, set(messages.values())))
         if not messages:
             return told
-        data: dict[str, Any] = {"op": "call", "id": name, "groups": _grouped(messages)}
+        groups = _grouped(messages, self._signer)
+        data: dict[str, Any] = {"op": "call", "id": name, "groups": groups}
+        data["certificate"] = self._signer.certificate
         while len(told.replies) + len(told.lost) < len(messages):
             wait = max(0.0, min(LONG_POLL, until - time.monotonic()))
             patience = (COMMAND + size / SLOWEST) * 3**misses
             answer = self._command(data | {"have": list(told.replies), "wait": wait}, patience)
-            if answer is None or "unknown" in answer:
+            if answer is None or not answer.keys() >= {"replies", "lost", "fits"}:
                 misses += 1
                 self._server.check_running(self._job)
                 if misses == MISSES:
@@ -295,18 +306,19 @@ class _Relay:
                 time.sleep(0.5)
                 continue
             misses = 0
-            for party, text in answer["replies"].items():
-                told.replies[party] = base64.b64decode(text)
+            for party in messages.keys() & answer["replies"].keys():
+                told.replies[party] = base64.b64decode(answer["replies"][party])
             if sum(map(len, answer["replies"].values())) > LARGE:
                 gc.collect()  # NVFlare keeps what it received in cycles
-            told.lost, told.fits = answer["lost"], answer["fits"]
+            told.lost = {p: str(why) for p, why in answer["lost"].items() if p in messages}
+            told.fits = {p: int(fits) for p, fits in answer["fits"].items() if p in messages}
             data = {"op": "collect", "id": name}
             if time.monotonic() > until:
                 break
         return told
 
-    def cancel(self, parties: Iterable[str]) -> None:
-        self._command({"op": "cancel", "sites": sorted(parties)})
+    def cancel(self, name: str) -> None:
+        self._command({"op": "cancel", "id": name})
 
     def end(self) -> None:
         self._command({"op": "end"})
@@ -315,9 +327,12 @@ class _Relay:
         return self._server.command(self._job, data, patience)
 
 
-def _grouped(messages: Mapping[str, bytes]) -> list[tuple[list[str], str]]:
-    """Parties by the message they get: mostly all get the same, which then travels once."""
+def _grouped(messages: Mapping[str, bytes], signer: Signer) -> list[tuple[list[str], str, str]]:
+    """Parties by the message they get, with its signature: what is the same travels once."""
     groups: dict[bytes, list[str]] = defaultdict(list)
     for party, message in messages.items():
         groups[message].append(party)
-    return [(parties, base64.b64encode(m).decode()) for m, parties in groups.items()]
+    return [
+        (parties, base64.b64encode(m).decode(), base64.b64encode(signer.sign(m)).decode())
+        for m, parties in groups.items()
+    ]

@@ -19,10 +19,9 @@ from typing import Any
 import msgspec
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
-from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
@@ -33,6 +32,10 @@ from cotune.party.door import TOPIC, Ask, Told, knock
 WAIT = 2.0
 #: Seconds without an answer after which a site is asked once more, and then taken for lost.
 PATIENCE = 20.0
+#: Bytes that travel in a second at least: large messages are given more time.
+SLOWEST = 1e6
+#: Seconds without a word of the lead after which the job ends; the next word starts another.
+SILENT = 1800.0
 #: Bytes of a large reply.
 LARGE = 1_000_000
 #: Messages after which a site's job looks for garbage: NVFlare leaves cycles with each, and Python
@@ -51,13 +54,16 @@ class Relay(Controller):  # type: ignore[misc]
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         self._calls: dict[str, _Call] = {}
+        self._last = time.monotonic()
         self._ended = threading.Event()
         self._threads = ThreadPoolExecutor(MOST_SITES, thread_name_prefix="cotune-relay")
         self._engine.register_app_command(TOPIC, self._command)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Until the lead ends it, or has been silent for long: it may have been killed."""
         while not self._ended.wait(0.5) and not abort_signal.triggered:
-            pass
+            if time.monotonic() - self._last > SILENT:
+                return
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         self._ended.set()
@@ -66,13 +72,14 @@ class Relay(Controller):  # type: ignore[misc]
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _command(self, topic: str, data: dict[str, Any], fl_ctx: FLContext) -> dict[str, Any]:
+        self._last = time.monotonic()
         match data["op"]:
             case "hello":
                 return {"sites": self._hello(data["sites"], data["wait"])}
             case "call":
-                self._begin(data["id"], data["groups"])
+                self._begin(data)
             case "cancel":
-                return self._cancel(data["sites"])
+                return self._cancel(data["id"])
             case "end":
                 self._ended.set()
                 return {}
@@ -94,23 +101,33 @@ class Relay(Controller):  # type: ignore[misc]
                 return versions
             time.sleep(0.1)
 
-    def _begin(self, name: str, groups: Iterable[tuple[list[str], str]]) -> None:
+    def _begin(self, data: dict[str, Any]) -> None:
         """Bring every site its message; asked twice (a lost answer), it is done once."""
+        name = data["id"]
         if name in self._calls:
             return
         for old in self._calls.values():
             old.given_up = True
-        messages: dict[str, bytes] = {}
-        for sites, text in groups:
-            messages |= dict.fromkeys(sites, base64.b64decode(text))
-        call = _Call(name, messages)
+        asks: dict[str, Ask] = {}
+        for sites, *texts in data["groups"]:
+            message, signature = map(base64.b64decode, texts)
+            ask = Ask("call", name, data["certificate"], message, WAIT, signature)
+            asks |= dict.fromkeys(sites, ask)
+        call = _Call(name, asks)
         self._calls = {name: call}
-        for site in messages:
-            self._threads.submit(self._follow, call, site)
+        for site in asks:
+            self._threads.submit(self._followed, call, site)
+
+    def _followed(self, call: _Call, site: str) -> None:
+        try:
+            self._follow(call, site)
+        except Exception:  # the coordinator would wait for it
+            self.logger.exception("the site %s could not be asked", site)
+            call.lost(site, "the server could not ask it, and its log says why")
 
     def _follow(self, call: _Call, site: str) -> None:
         """Ask until the party has replied or cannot be reached twice in a row."""
-        bring = Ask("call", call.name, message=call.messages[site], wait=WAIT)
+        bring = call.asks[site]
         collect = Ask("collect", call.name, wait=WAIT)
         ask, misses = bring, 0
         while not call.given_up:
@@ -128,11 +145,12 @@ class Relay(Controller):  # type: ignore[misc]
                 return
             ask = bring  # a party that has it already does not begin anew
 
-    def _cancel(self, sites: Iterable[str]) -> dict[str, Any]:
-        for call in self._calls.values():
+    def _cancel(self, name: str) -> dict[str, Any]:
+        call = self._calls.get(name)
+        if call is not None:
             call.given_up = True
-        for site in sites:
-            self._threads.submit(self._ask, site, Ask("cancel"))
+            for site in call.missing:
+                self._threads.submit(self._ask, site, Ask("cancel", name))
         return {}
 
     def _ask(self, site: str, ask: Ask) -> tuple[Told | None, str]:
@@ -144,7 +162,7 @@ class Relay(Controller):  # type: ignore[misc]
                 targets=[site],
                 topic=TOPIC,
                 request=request,
-                timeout=PATIENCE if ask.op != "hello" else 2.0,
+                timeout=2.0 if ask.op == "hello" else PATIENCE + len(ask.message) / SLOWEST,
                 fl_ctx=fl_ctx,
                 optional=True,
             )
@@ -153,20 +171,27 @@ class Relay(Controller):  # type: ignore[misc]
             if reply is not None and reply.get_return_code() == ReturnCode.EXECUTION_EXCEPTION:
                 return None, "the party's process has ended: start it again"
             return None, "the site cannot be reached, or its party hangs"
-        return _told.decode(reply[TOPIC]), ""
+        try:
+            return _told.decode(reply[TOPIC]), ""
+        except (KeyError, msgspec.MsgspecError):
+            return None, "its answer cannot be read: does another version of cotune run there?"
 
 
 class _Call:
     """One round's messages, and what has come of them."""
 
-    def __init__(self, name: str, messages: Mapping[str, bytes]) -> None:
+    def __init__(self, name: str, asks: Mapping[str, Ask]) -> None:
         self.name = name
-        self.messages = messages
+        self.asks = asks
         self.given_up = False
         self._replies: dict[str, bytes] = {}
         self._lost: dict[str, str] = {}
         self._fits: dict[str, int] = {}
         self._changed = threading.Condition()
+
+    @property
+    def missing(self) -> list[str]:
+        return [s for s in self.asks if s not in self._replies and s not in self._lost]
 
     def replied(self, site: str, told: Told) -> None:
         with self._changed:
@@ -197,7 +222,7 @@ class _Call:
             }
 
     def _complete(self) -> bool:
-        return len(self._replies) + len(self._lost) == len(self.messages)
+        return not self.missing
 
     def _is_much(self) -> bool:
         """So much that it had better be on its way while other sites still send theirs."""
@@ -224,8 +249,7 @@ class Site(Executor):  # type: ignore[misc]
         if self._passed % TIDY == 0:
             gc.collect()
         try:
-            ask = msgspec.structs.replace(_asks.decode(request[TOPIC]), asker=_submitter(fl_ctx))
-            told = knock(ask)
+            told = knock(_asks.decode(request[TOPIC]))
         except FederationError:
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         except (KeyError, msgspec.MsgspecError):
@@ -233,9 +257,3 @@ class Site(Executor):  # type: ignore[misc]
         reply = make_reply(ReturnCode.OK)
         reply[TOPIC] = _encode(told)
         return reply
-
-
-def _submitter(fl_ctx: FLContext) -> str:
-    """Who the server says has submitted the job: it knows them by their certificate."""
-    meta = fl_ctx.get_prop(FLContextKey.JOB_META) or {}
-    return str(meta.get(JobMetaKey.SUBMITTER_NAME.value, ""))

@@ -105,6 +105,10 @@ class Server:
         finally:
             self._patience = COMMAND
 
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
     def close(self) -> None:
         session = self._session
         if session is not None and self._job:

@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True):
         """For a display while the party runs."""
         when = self.time[:19].replace("T", " ")
         asked = f"{self.asker} asked for {self.task} ({self.way}, round {self.round})"
-        return f"{when}  {asked}: {_outcome(self)}"
+        return _printable(f"{when}  {asked}: {_outcome(self)}")
 
 
 def entry_of(

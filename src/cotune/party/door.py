@@ -24,15 +24,17 @@ class Ask(msgspec.Struct, frozen=True):
     """What the connection wants.
 
     `hello` asks who is there. `call` brings a message, named by `id`; `collect` asks for its reply
-    again: both wait for it, at most `wait` seconds. `cancel` gives up what is under way.
+    again: both wait for it, at most `wait` seconds. `cancel` gives that call up.
     """
 
     op: Literal["hello", "call", "collect", "cancel"]
+    #: Chosen at random by whoever asks: who does not know it can neither collect nor cancel.
     id: str = ""
-    #: Who asks, by the certificate with which the engine's job was submitted.
-    asker: str = ""
+    #: Of whoever has signed the message; PEM.
+    certificate: str = ""
     message: bytes = b""
     wait: float = 0.0
+    signature: bytes = b""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -40,7 +42,7 @@ class Told(msgspec.Struct, frozen=True):
 
     state: Literal["hello", "done", "working", "unknown"]
     reply: bytes = b""
-    #: Finished since the party was started, for displays.
+    #: Finished since the party was started, for displays; 0 where sums are private.
     fits: int = 0
     #: Of cotune at the site, and what the party is called there.
     version: str = ""

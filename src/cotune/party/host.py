@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Literal
 
 from loky.backend import resource_tracker
@@ -34,6 +35,8 @@ BACKLOG = 64
 PATIENCE = 60.0
 #: Seconds for which work that was given up is waited for in the end.
 CLOSING = 5.0
+#: Bytes of a refusal, at most.
+LONGEST_REFUSAL = 4096
 #: Seconds after which work that was given up, but goes on, is given up once more.
 AGAIN = 1.0
 
@@ -44,7 +47,17 @@ _GIVEN_UP = encode(Refusal("cancelled", "the round was given up"))
 _UNWRITTEN = Refusal(
     "storage", "the party cannot write its own record, so it tells nothing: is its disk full?"
 )
+_UNSIGNED = Refusal("refused", "the federation's lead has not signed this message")
+_FAILED = encode(Refusal("internal", "the party failed; its own log says why"))
 _NO_ASK = Refusal("malformed", "what came to the door is no message of cotune")
+
+
+def _refusal(reply: bytes) -> Refusal | None:
+    """The reply, if it is a refusal; long ones need not be read to know that they are none."""
+    if len(reply) > LONGEST_REFUSAL:
+        return None
+    answer = decode_reply(reply)
+    return answer if isinstance(answer, Refusal) else None
 
 
 def _refused(refusal: Refusal) -> str:
@@ -59,17 +72,14 @@ def _nothing(_: Entry) -> None:
 class _Call:
     """A message, and what has come of it."""
 
-    def __init__(self, ask: Ask, request: Request) -> None:
-        self.asker = ask.asker
+    def __init__(self, ask: Ask, asker: str, request: Request) -> None:
+        self.asker = asker
         self.message = ask.message
         self.ids = {ask.id}
         self.request = request
         self.unwanted = False
         self.reply: bytes | None = None
         self.outcome = ""  # in the audit's words
-
-    def is_asked_by(self, ask: Ask) -> bool:
-        return self.message == ask.message and self.asker == ask.asker
 
     def answers(self, ask: Ask) -> bool:
         """Whether there is nothing to compute. What was refused may go well another time."""
@@ -89,6 +99,8 @@ class Host:
         What is refused before the party sees it.
     audit
         Where all is written down, before it is told. What cannot be written down is not told.
+    asker
+        Who has signed a call; None if that is nobody who may ask.
     show
         Is given each entry of the audit, for a display.
     """
@@ -99,13 +111,16 @@ class Host:
         workers: Workers,
         policy: Policy,
         audit: Audit,
+        asker: Callable[[Ask], str | None],
         show: Callable[[Entry], None] = _nothing,
     ) -> None:
         self._party = party
         self._workers = workers
         self._policy = policy
         self._audit = audit
+        self._asker = asker
         self._show = show
+        self._to_show: SimpleQueue[Entry | None] = SimpleQueue()
         self._newest: _Call | None = None
         self._under_way: _Call | None = None
         self._performing = False  # whether there is a thread that performs
@@ -127,6 +142,7 @@ class Host:
         self._listener = Listener(self.address, family="AF_UNIX", backlog=BACKLOG)
         self._accepting = threading.Thread(target=self._accept, name="cotune-door", daemon=True)
         self._accepting.start()
+        threading.Thread(target=self._display, name="cotune-display", daemon=True).start()
 
     def close(self) -> None:
         """Close the door, and give up what is under way. Once more is harmless.
@@ -150,6 +166,7 @@ class Host:
         with self._changed:
             self._give_up()
             self._changed.wait_for(lambda: not self._performing, CLOSING)
+        self._to_show.put(None)
 
     def __enter__(self) -> Host:
         self.start()
@@ -164,48 +181,47 @@ class Host:
             return self._told("hello")
         if ask.op == "call":
             return self._call(ask)
-        if not self._policy.admits(ask.asker):
-            return self._told("unknown")
         with self._changed:
+            call = self._newest
+            if call is None or ask.id not in call.ids:
+                return self._told("unknown")
             if ask.op == "cancel":
                 return self._told("working" if self._give_up() else "unknown")
-            call = self._newest
-            if call is None or ask.id not in call.ids or call.asker != ask.asker:
-                return self._told("unknown")
         return self._await(call, ask.wait)
 
     def _call(self, ask: Ask) -> Told:
         """Refuse at once, whatever is under way; or see that it is performed, and wait for it."""
+        asker = self._asker(ask)
+        if asker is None:
+            return self._refuse(ask, "?", None, _UNSIGNED)
         try:
             request = decode_request(ask.message)
         except Malformed as error:  # the party would say the same
-            return self._refuse(ask, None, Refusal("malformed", str(error)))
-        refusal = self._policy.check(request, ask.asker)
+            return self._refuse(ask, asker, None, Refusal("malformed", str(error)))
+        refusal = self._policy.check(request)
         if refusal is not None:
-            return self._refuse(ask, request, refusal)
+            return self._refuse(ask, asker, request, refusal)
         with self._changed:
             if self._closed:
                 return self._told("unknown")
             call = self._newest
-            if call is not None and call.is_asked_by(ask) and call.answers(ask):
+            if call is not None and call.message == ask.message and call.answers(ask):
                 call.ids.add(ask.id)
                 again = call.reply
             else:
-                call, again = self._begin(ask, request), None
+                call, again = self._begin(ask, asker, request), None
         if again is None:
             return self._await(call, ask.wait)
         outcome = "repeated" if call.outcome == "told" else call.outcome
-        entry = entry_of(
-            request, ask.asker, outcome, bytes_in=len(ask.message), bytes_out=len(again)
-        )
+        entry = entry_of(request, asker, outcome, bytes_in=len(ask.message), bytes_out=len(again))
         return self._told("done", again if self._noted(entry) else encode(_UNWRITTEN))
 
-    def _refuse(self, ask: Ask, request: Request | None, refusal: Refusal) -> Told:
+    def _refuse(self, ask: Ask, asker: str, request: Request | None, refusal: Refusal) -> Told:
         reply = encode(refusal)
         self._noted(
             entry_of(
                 request,
-                ask.asker,
+                asker,
                 _refused(refusal),
                 bytes_in=len(ask.message),
                 bytes_out=len(reply),
@@ -213,10 +229,10 @@ class Host:
         )
         return self._told("done", reply)
 
-    def _begin(self, ask: Ask, request: Request) -> _Call:
+    def _begin(self, ask: Ask, asker: str, request: Request) -> _Call:
         """Perform it as soon as what is under way has been given up. Under the lock."""
         self._give_up()
-        self._newest = _Call(ask, request)
+        self._newest = _Call(ask, asker, request)
         if not self._performing:
             self._performing = True
             threading.Thread(target=self._perform, name="cotune-performer", daemon=True).start()
@@ -246,7 +262,11 @@ class Host:
         """The thread that works: one call after the other, until there is none."""
         while (call := self._next()) is not None:
             began, fits = time.perf_counter(), self._workers.done
-            reply = self._party.perform(call.message)
+            try:
+                reply = self._party.perform(call.message)
+            except BaseException:  # out of memory, say: whoever waits must hear of it
+                log.exception("party %s could not perform a task", self._party.name)
+                reply = _FAILED
             seconds, fits = time.perf_counter() - began, self._workers.done - fits
             with self._changed:
                 self._under_way = None
@@ -264,8 +284,8 @@ class Host:
 
     def _end(self, call: _Call, reply: bytes, seconds: float, fits: int) -> None:
         """Write down what has come of it, and only then let it be told. Under the lock."""
-        answer = decode_reply(reply)
-        call.outcome = _refused(answer) if isinstance(answer, Refusal) else "told"
+        refusal = _refusal(reply)
+        call.outcome = "told" if refusal is None else _refused(refusal)
         if call.unwanted:
             call.outcome = "given up"
         entry = entry_of(
@@ -288,11 +308,16 @@ class Host:
         except (OSError, ValueError):  # no space left, or closed already
             log.exception("party %s cannot write its record", self._party.name)
             return False
-        try:
-            self._show(entry)
-        except Exception:
-            log.exception("party %s cannot show what it was asked", self._party.name)
+        self._to_show.put(entry)
         return True
+
+    def _display(self) -> None:
+        """On a thread of its own: a terminal that does not go on holds up nobody."""
+        while (entry := self._to_show.get()) is not None:
+            try:
+                self._show(entry)
+            except Exception:
+                log.exception("party %s cannot show what it was asked", self._party.name)
 
     def _await(self, call: _Call, seconds: float) -> Told:
         until = time.monotonic() + seconds
@@ -306,7 +331,10 @@ class Host:
             return self._told("done", call.reply)
 
     def _told(self, state: State, reply: bytes = b"") -> Told:
-        return Told(state, reply, self._workers.done, cotune.__version__, self._party.name)
+        call = self._newest
+        plain = call is not None and call.request.verb in ("gather", "sum")
+        fits = self._workers.done if plain and self._policy.at_least == "plain" else 0
+        return Told(state, reply, fits, cotune.__version__, self._party.name)
 
     def _accept(self) -> None:
         assert self._listener is not None

@@ -32,15 +32,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Names of tasks that it does not perform.
     fewest
         A total of fewer parties is not to be opened.
-    askers
-        The only leads that may ask; empty is all of the federation.
     """
 
     learners: tuple[str, ...] = ()
     at_least: Privacy = "plain"
     refused: tuple[str, ...] = ()
     fewest: int = 0
-    askers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for given, what, known in (
@@ -54,24 +51,15 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.fewest < 0:
             raise UsageError(f"fewest is {self.fewest}: give a number of parties, 0 or more")
 
-    def admits(self, asker: str) -> bool:
-        return not self.askers or asker in self.askers
-
-    def check(self, request: Request, asker: str = "") -> Refusal | None:
+    def check(self, request: Request) -> Refusal | None:
         """Why the party does not do that, or None. What it says is not about its data."""
         sentence = (
-            self._against_asker(asker)
-            or self._against_task(request)
+            self._against_task(request)
             or self._against_way(request)
             or self._against_few(request)
             or self._against_learners(request)
         )
         return Refusal("refused", sentence) if sentence else None
-
-    def _against_asker(self, asker: str) -> str:
-        if self.admits(asker):
-            return ""
-        return f"this party does not answer the lead {asker!r} (policy: askers)"
 
     def _against_task(self, request: Request) -> str:
         name = request.task.name
