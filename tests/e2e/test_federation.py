@@ -117,6 +117,7 @@ def test_parties_that_hang_or_are_not_there_are_named_with_what_to_do(real: Real
         finally:
             real.send("south", signal.SIGCONT)
     assert set(said) == {"south", "west"}
+    assert "does not answer" in said["south"] or "no reply within" in said["south"]
     assert "see that `cotune party start` runs there and reaches localhost" in said["west"]
 
 

@@ -33,10 +33,8 @@ BEAT = 2.0
 #: Seconds between two looks of the keeper: is NVFlare alive, are we?
 _LOOK = 0.2
 
-_MODULES = {
-    "server": ("nvflare.private.fed.app.server.server_train", "fed_server.json"),
-    "site": ("nvflare.private.fed.app.client.client_train", "fed_client.json"),
-}
+#: What `cotune.federation.guard` is told to run.
+_PROGRAMS = {"server": ("server", "fed_server.json"), "site": ("client", "fed_client.json")}
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -55,7 +53,7 @@ class Connection:
         from cotune.federation.kits import prepare, require_nvflare
 
         require_nvflare()
-        if kit.kind not in _MODULES:
+        if kit.kind not in _PROGRAMS:
             raise UsageError(f"the lead {kit.name} needs no connection that stays: only sites do")
         workspace = folder.resolve()
         for path in (str(workspace), sys.executable):
@@ -202,10 +200,11 @@ def _arguments(workspace: Path, kit: Kit) -> list[str]:
     """NVFlare's command line, as in the start script that it would write."""
     from cotune.federation.kits import ORGANISATION
 
-    module, settings = _MODULES[kit.kind]
+    program, settings = _PROGRAMS[kit.kind]
     who = [f"uid={kit.name}", f"heart_beat_interval={BEAT}"] if kit.kind == "site" else []
     options = ["secure_train=true", *who, f"org={ORGANISATION}", "config_folder=config"]
-    return [module, "-m", str(workspace), "-s", settings, "--set", *options]
+    nvflare = ["-m", str(workspace), "-s", settings, "--set", *options]
+    return ["cotune.federation.guard", program, *nvflare]
 
 
 def _console(workspace: Path) -> IO[bytes]:

@@ -156,7 +156,7 @@ class NvflareEngine(Engine):
             relay.lost |= {p: self._server.heard().get(p) for p in told.lost}
 
     def _absent(self, party: str) -> Refusal:
-        if party in self._tries:
+        if party in self._tries and party in self._server.connected():
             return Refusal(
                 "lost",
                 f"the site {party} is connected, but its party does not answer: restart it there, "

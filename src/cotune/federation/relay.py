@@ -26,6 +26,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from cotune.errors import FederationError
+from cotune.federation.guard import guard_relay, guard_site_job
 from cotune.party.door import TOPIC, Ask, Told, knock
 
 #: Seconds for which a site waits for its party's reply before it says that the party is at work.
@@ -54,6 +55,7 @@ class Relay(Controller):  # type: ignore[misc]
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         self._calls: dict[str, _Call] = {}
+        guard_relay(fl_ctx)
         self._last = time.monotonic()
         self._ended = threading.Event()
         self._threads = ThreadPoolExecutor(MOST_SITES, thread_name_prefix="cotune-relay")
@@ -234,6 +236,7 @@ class Site(Executor):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
+            guard_site_job(fl_ctx)
             self._passed = 0
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._pass)
 
