@@ -12,10 +12,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -28,10 +29,11 @@ from .real import Real, make_rows, until
 
 pytest.importorskip("nvflare")
 
-from nvflare.apis.fl_constant import ServerCommandKey, ServerCommandNames
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.fl_constant import ReservedKey, ServerCommandKey, ServerCommandNames
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, MessageType
+from nvflare.fuel.f3.cellnet.defs import IdentityChallengeKey, MessageHeaderKey, MessageType
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message as CellMessage
 from nvflare.fuel.f3.mpm import MainProcessMonitor
@@ -54,9 +56,10 @@ from cotune.federation import guard
 
 ATTACKER = "tests.federation.test_guard"
 #: Seconds from the moment when the attacker gets a job, in which it tries.
-TRYING = 14.0
+TRYING = 10.0
 LOOT = "loot.json"
 JOB = "01234567-89ab-cdef-0123-456789abcdef"
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 # ---- the attacker
@@ -109,8 +112,10 @@ def plunder(cell: Any, stale: tuple[str, str]) -> None:
             except Exception:  # it was answered with something else, or with nothing
                 time.sleep(0.2)
 
-    def request(target: str, channel: str, topic: str, payload: Any) -> Any:
-        message = new_cell_message({}, payload)
+    def request(
+        target: str, channel: str, topic: str, payload: Any, headers: Mapping[str, str] = NOTHING
+    ) -> Any:
+        message = new_cell_message(dict(headers), payload)
         return cell.send_request(
             channel=channel, target=target, topic=topic, request=message, timeout=2.0
         ).payload
@@ -121,8 +126,13 @@ def plunder(cell: Any, stale: tuple[str, str]) -> None:
         return str(request("north", CellChannel.CLIENT_MAIN, topic, order).body)
 
     def ask_the_party() -> str:
+        context = FLContext()
+        context.set_prop(ReservedKey.IDENTITY_NAME, "server", private=False, sticky=False)
+        context.set_prop(ReservedKey.RUN_NUM, job, private=False, sticky=False)
         ask = Shareable()
-        ask.set_header("__topic__", TOPIC)
+        ask.set_peer_context(context)
+        ask.set_peer_props(context.get_all_public_props())
+        ask.set_header(ReservedHeaderKey.TOPIC, TOPIC)
         ask[TOPIC] = msgspec.msgpack.encode(Ask("hello"))
         told = request(f"north.{job}", CellChannel.AUX_COMMUNICATION, TOPIC, ask)[TOPIC]
         return msgspec.msgpack.decode(told, type=Told).party
@@ -158,13 +168,9 @@ def plunder(cell: Any, stale: tuple[str, str]) -> None:
         return "sent"
 
     def be_welcome() -> str:
-        nonce = {"nonce": "1", "cn": "west"}
-        message = new_cell_message(nonce, None)
-        topic, channel = "challenge", CellChannel.SERVER_MAIN
-        told = cell.send_request(
-            channel=channel, target="server", topic=topic, request=message, timeout=2.0
-        )
-        return str(told.payload["cn"])
+        headers = {IdentityChallengeKey.NONCE: "1"}
+        told = request("server", CellChannel.SERVER_MAIN, "challenge", None, headers)
+        return str(told[IdentityChallengeKey.COMMON_NAME])
 
     tries = (
         read_a_file,
@@ -203,9 +209,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
 
 def test_a_site_gets_nothing_of_another_one_while_both_take_part(attacked: Real) -> None:
     with cotune.connect(attacked.lead, quorum=1) as federation:
-        cotune.tune(
-            federation, "defaults", learners=["decision_tree"], train=False, progress=False
-        )
+        cotune.tune(federation, "defaults", learners=["decision_tree"], train=False, progress=False)
         until((attacked.folder / "west" / LOOT).exists)
     loot = json.loads((attacked.folder / "west" / LOOT).read_text())
     assert loot == {
@@ -230,6 +234,170 @@ def test_a_site_that_was_started_again_takes_part(attacked: Real) -> None:
         "tune", "--federation", "anna", "--method", "defaults", "--learner", "decision_tree",
         "--no-train", "--quorum", "1",
     )  # fmt: skip
+
+
+# ---- message by message: who brings it, from whom, to whom, what
+
+
+HELLO = ("aux_communication", "cotune")
+TASK = ("server_command", "get_task")
+COMMAND = ("server_command", "app_command")
+BEAT = ("task", "heart_beat")
+ORDER = ("admin", "admin")
+BULK = ("cellnet.channel", "bulk")
+STOP = ("_net_manager", "stop")
+ANNA, LEAD = "anna@cotune.local", f"_admin_{uuid4()}"
+
+ACCEPTED = {
+    "server": [
+        ("north", "north", "server", BEAT),
+        (f"north.{JOB}", f"north.{JOB}", f"server.{JOB}", TASK),
+        (f"server.{JOB}", f"server.{JOB}", f"north.{JOB}", HELLO),
+        (LEAD, LEAD, "server", ("hci_channel", "command")),
+    ],
+    f"server.{JOB}": [
+        ("server", "server", f"server.{JOB}", COMMAND),
+        ("server", f"north.{JOB}", f"server.{JOB}", TASK),
+    ],
+    "north": [
+        ("server", "server", "north", ORDER),
+        ("server", f"server.{JOB}", f"north.{JOB}", HELLO),
+        (f"north.{JOB}", f"north.{JOB}", "north", ORDER),
+    ],
+    f"north.{JOB}": [
+        ("server", f"server.{JOB}", f"north.{JOB}", HELLO),
+        ("north", f"server.{JOB}", f"north.{JOB}", HELLO),
+        ("north", "north", f"north.{JOB}", ("client_command", "abort")),
+    ],
+}
+REFUSED = {
+    "server": [
+        ("west", "west", "north", ORDER),
+        ("west", "west", f"north.{JOB}", HELLO),
+        ("west", "west", f"server.{JOB}", COMMAND),
+        ("west", "west", f"server.{JOB}", BULK),
+        ("west", f"west.{JOB}", f"server.{uuid4()}", TASK),
+        ("west", "west", "server", BULK),
+        ("west", "west", "server", STOP),
+        ("west", "west", "server", ("server_parent_listener", "update_run_status")),
+        ("west", "north", "server", BEAT),
+        ("west", "server", "north", ORDER),
+        ("west", f"server.{JOB}", f"north.{JOB}", HELLO),
+        ("west", LEAD, "server", ("hci_channel", "command")),
+        (f"_admin_{uuid4()}", "server", "north", ORDER),
+        (LEAD, LEAD, "north", ORDER),
+        (LEAD, LEAD, f"server.{JOB}", COMMAND),
+    ],
+    f"server.{JOB}": [
+        ("server", "west", f"server.{JOB}", COMMAND),
+        ("server", f"west.{JOB}", f"server.{JOB}", BULK),
+    ],
+    "north": [
+        ("server", "west", "north", ORDER),
+        ("server", f"west.{JOB}", f"north.{JOB}", HELLO),
+        ("server", f"north.{JOB}", "north", ORDER),
+        ("server", "server", "north", STOP),
+        ("server", "server", "north", BULK),
+        (f"north.{JOB}", "server", "north", ORDER),
+    ],
+    f"north.{JOB}": [
+        ("server", "west", f"north.{JOB}", HELLO),
+        ("north", f"west.{JOB}", f"north.{JOB}", HELLO),
+        ("server", "north", f"north.{JOB}", ("client_command", "abort")),
+        ("server", "server", f"north.{JOB}", ("client_command", "configure_job_log")),
+    ],
+}
+
+
+class Ear:
+    """A guarded cell that is not connected, and what gets through to it."""
+
+    def __init__(self, name: str) -> None:
+        self._cell = CoreCell(name, "grpc://localhost:1", secure=False, credentials={})
+        CoreCell.ALL_CELLS.pop(name)
+        cell = SimpleNamespace(core_cell=self._cell)
+        engine = SimpleNamespace(get_cell=lambda: cell)
+        guard.guard_job(SimpleNamespace(get_engine=lambda: engine))
+        self._heard: list[Any] = []
+        for way in ("_process_request", "_process_reply", "_forward"):
+            setattr(self._cell, way, lambda *message: self._heard.append(message))
+
+    def hears(
+        self, bringer: str, origin: str, destination: str, what: tuple[str, str],
+        *, kind: str = MessageType.REQ, common_name: str = "", streamed: bool = False,
+    ) -> bool:  # fmt: skip
+        channel, topic = ("sm__STREAM", "sm__DATA") if streamed else what
+        headers = {
+            MessageHeaderKey.ORIGIN: origin,
+            MessageHeaderKey.DESTINATION: destination,
+            MessageHeaderKey.MSG_TYPE: kind,
+            MessageHeaderKey.CHANNEL: channel,
+            MessageHeaderKey.TOPIC: topic,
+        }
+        if streamed:
+            headers |= {StreamHeaderKey.CHANNEL: what[0], StreamHeaderKey.TOPIC: what[1]}
+        link = SimpleNamespace(get_conn_properties=lambda: {"peer_cn": common_name})
+        self._heard.clear()
+        self._cell.process_message(Endpoint(bringer), link, 1, CellMessage(headers, b""))
+        return bool(self._heard)
+
+
+@pytest.fixture(scope="module")
+def ears() -> dict[str, Ear]:
+    return {name: Ear(name) for name in ACCEPTED}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("own", ACCEPTED)
+def test_what_a_run_needs_is_accepted(ears: dict[str, Ear], own: str, streamed: bool) -> None:
+    for message in ACCEPTED[own]:
+        name = ANNA if message[0] == LEAD else ""
+        assert ears[own].hears(*message, common_name=name, streamed=streamed), message
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("own", REFUSED)
+def test_everything_else_is_refused(ears: dict[str, Ear], own: str, streamed: bool) -> None:
+    for message in REFUSED[own]:
+        name = ANNA if message[0] == LEAD else ""
+        assert not ears[own].hears(*message, common_name=name, streamed=streamed), message
+
+
+def test_a_site_cannot_pass_for_a_lead(ears: dict[str, Ear]) -> None:
+    message = (LEAD, LEAD, "server", ("hci_channel", "command"))
+    assert not ears["server"].hears(*message, common_name="west")
+
+
+def test_a_reply_goes_where_a_request_may_go(ears: dict[str, Ear]) -> None:
+    assert ears["server"].hears("north", "north", "server", ORDER, kind=MessageType.REPLY)
+    assert not ears["server"].hears("west", "west", "north", ORDER, kind=MessageType.REPLY)
+    assert not ears["server"].hears("north", "north", "server", STOP, kind="neither")
+
+
+@pytest.mark.parametrize("name", ["WEST", "west2", f"westward.{JOB}", ".west", "server."])
+def test_a_name_that_only_looks_alike_is_refused(ears: dict[str, Ear], name: str) -> None:
+    assert not ears["server"].hears("west", name, "server", BEAT)
+
+
+def test_a_site_does_only_what_a_relay_job_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cls, name in ((FedAdminAgent, "register_processor"), (DeployProcessor, "process")):
+        monkeypatch.setattr(cls, name, getattr(cls, name))  # to be restored
+    guard._limit_processors()
+    agent = FedAdminAgent.__new__(FedAdminAgent)
+    agent.processors = {}
+    for processor in ClientRequestProcessors.request_processors:
+        agent.register_processor(processor)
+    assert set(agent.processors) == {
+        TrainingTopic.ABORT,
+        TrainingTopic.CANCEL_RESOURCE,
+        TrainingTopic.CHECK_RESOURCE,
+        TrainingTopic.DEPLOY,
+        TrainingTopic.NOTIFY_JOB_STATUS,
+        TrainingTopic.START_JOB,
+    }
+    order = Message(topic=TrainingTopic.DEPLOY, body=b"")
+    order.set_header(RequestHeader.JOB_ID, "local")  # the folder of the site's own rules
+    assert agent.processors[TrainingTopic.DEPLOY].process(order, None).body == "invalid job"
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ from nvflare.private.fed.client.training_cmds import (
 
 from cotune.party.door import TOPIC
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("cotune.federation.guard")
 
 _MAINS = {
     "client": "nvflare.private.fed.app.client.client_train",
@@ -129,13 +129,8 @@ class _Cell(NamedTuple):
         return f"{self.owner}'s job" if self.job else self.owner
 
 
-def guard_site_job(fl_ctx: FLContext) -> None:
-    """Guard the process of a site's job. Call it before a message can be answered."""
-    _guard(fl_ctx.get_engine().get_cell().core_cell)
-
-
-def guard_relay(fl_ctx: FLContext) -> None:
-    """Guard the process of the server's job. Call it before a command can be obeyed."""
+def guard_job(fl_ctx: FLContext) -> None:
+    """Guard the process of a job. Call it before a message can be answered."""
     _guard(fl_ctx.get_engine().get_cell().core_cell)
 
 

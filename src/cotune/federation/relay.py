@@ -26,7 +26,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from cotune.errors import FederationError
-from cotune.federation.guard import guard_relay, guard_site_job
+from cotune.federation.guard import guard_job
 from cotune.party.door import TOPIC, Ask, Told, knock
 
 #: Seconds for which a site waits for its party's reply before it says that the party is at work.
@@ -39,8 +39,8 @@ SLOWEST = 1e6
 SILENT = 1800.0
 #: Bytes of a large reply.
 LARGE = 1_000_000
-#: Messages after which a site's job looks for garbage: NVFlare leaves cycles with each, and Python
-#: would let many of them grow old.
+#: Messages after which a job looks for garbage: NVFlare leaves cycles with each, and Python would
+#: let many of them grow old.
 TIDY = 100
 #: Sites of one federation, at most.
 MOST_SITES = 100
@@ -55,7 +55,8 @@ class Relay(Controller):  # type: ignore[misc]
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         self._calls: dict[str, _Call] = {}
-        guard_relay(fl_ctx)
+        guard_job(fl_ctx)
+        self._tidy = _Tidy()
         self._last = time.monotonic()
         self._ended = threading.Event()
         self._threads = ThreadPoolExecutor(MOST_SITES, thread_name_prefix="cotune-relay")
@@ -75,6 +76,7 @@ class Relay(Controller):  # type: ignore[misc]
 
     def _command(self, topic: str, data: dict[str, Any], fl_ctx: FLContext) -> dict[str, Any]:
         self._last = time.monotonic()
+        self._tidy()
         match data["op"]:
             case "hello":
                 return {"sites": self._hello(data["sites"], data["wait"])}
@@ -179,6 +181,18 @@ class Relay(Controller):  # type: ignore[misc]
             return None, "its answer cannot be read: does another version of cotune run there?"
 
 
+class _Tidy:
+    """Called with every message."""
+
+    def __init__(self) -> None:
+        self._messages = 0
+
+    def __call__(self) -> None:
+        self._messages += 1
+        if self._messages % TIDY == 0:
+            gc.collect()
+
+
 class _Call:
     """One round's messages, and what has come of them."""
 
@@ -236,8 +250,8 @@ class Site(Executor):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
-            guard_site_job(fl_ctx)
-            self._passed = 0
+            guard_job(fl_ctx)
+            self._tidy = _Tidy()
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._pass)
 
     def execute(
@@ -248,9 +262,7 @@ class Site(Executor):  # type: ignore[misc]
 
     def _pass(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """No exception leaves the site, whose text could tell something."""
-        self._passed += 1
-        if self._passed % TIDY == 0:
-            gc.collect()
+        self._tidy()
         try:
             told = knock(_asks.decode(request[TOPIC]))
         except FederationError:
