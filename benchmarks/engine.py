@@ -171,9 +171,9 @@ class Deployment:
         line = " ".join(process.cmdline())
         for part, role in (
             ("cotune.federation.connection", "keepers"),
-            ("server_train", "server"),
+            ("cotune.federation.guard server", "server"),
             ("runner_process", "server's job"),
-            ("client_train", "sites"),
+            ("cotune.federation.guard client", "sites"),
             ("worker_process", "sites' jobs"),
             ("federation serve", "serve command"),
             ("party start", "parties"),
