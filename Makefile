@@ -31,7 +31,7 @@ demo: $(VENV)/user ## Tune a real model over simulated parties, in about a minut
 	@$(BIN)/cotune demo
 
 test: $(VENV)/developer lint agent ## Check the code and run all tests, two files at a time
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 agent: $(VENV)/user ## Set the key agent up, if a CPython 3.10 can be found
 	@$(BIN)/cotune agent doctor --setup || echo "The tests with real ciphertexts will be skipped."

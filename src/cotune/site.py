@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -21,8 +20,6 @@ from cotune.party.door import DOOR, Ask
 from cotune.party.examine import examine
 from cotune.party.host import Host
 from cotune.party.policy import Policy
-
-log = logging.getLogger(__name__)
 
 #: In the kit's folder: the record of all that was asked, and what the party remembers of its runs.
 RECORD = "audit.jsonl"
@@ -43,27 +40,33 @@ class Site:
     folder: Path
     door: str
 
-    def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Keep the connection up: NVFlare's processes are started, and again if they end."""
+    def run(self, say: Callable[[str], Any]) -> None:
+        """Keep the connection up until Ctrl-C; NVFlare's processes are started again if they end.
+
+        `say` is given a sentence whenever the connection is made or lost.
+        """
         pause = LOOK
-        while not stopped():
+        while True:
             connection = Connection.started(self.folder, self.kit, {DOOR: self.door})
             began = time.monotonic()
             try:
-                while connection.alive and not stopped():
-                    connection.wait(LOOK)
+                self._watch(connection, say)
             finally:
                 connection.stop()
-            if stopped():
-                return
             pause = LOOK if time.monotonic() - began > LONGEST_PAUSE else pause
-            log.warning(
-                "the connection has ended (%s says why); it is made again in %.0f s",
-                self.folder / "console.log",
-                pause,
-            )
+            console = self.folder / "console.log"
+            say(f"the connection has ended ({console} says why); it is made again in {pause:.0f} s")
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _watch(self, connection: Connection, say: Callable[[str], Any]) -> None:
+        """Until NVFlare's process ends. While the server is away, that tries again by itself."""
+        stands = False
+        while connection.alive:
+            connection.wait(LOOK)
+            if connection.reaches(self.kit.port) != stands:
+                stands = not stands
+                say(f"{'connected to' if stands else 'no connection to'} the server")
 
 
 @contextmanager

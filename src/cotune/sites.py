@@ -236,7 +236,7 @@ def start(
     ):
         here = f"{site.kit.host}:{site.kit.port}"
         _say(f"the party {site.kit.name} is ready, and connects to {here}; Ctrl-C ends it")
-        site.run()
+        site.run(_say)
 
 
 @party.command()

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import psutil
 
 from cotune.federation.connection import BEAT
 
@@ -60,6 +59,7 @@ class Real:
         self.lead = folder / "anna"
         self.sites = sorted(tables)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._before: dict[str, int] = {}  # characters that earlier processes have printed
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             table.to_csv(folder / f"{name}.csv", index=False)
@@ -82,6 +82,7 @@ class Real:
                 command = ["party", "start", name, "--data", f"{name}.csv"]
                 command += ["--target", "outcome", "--processes", "1", *options]
             with open(self.folder / f"{name}.out", "ab") as out:
+                self._before[name] = len(self.said(name))
                 self._processes[name] = subprocess.Popen(
                     [*cotune, *command],
                     cwd=self.folder,
@@ -101,7 +102,8 @@ class Real:
         until(lambda: "serving" in self.said("server") or self._ended("server"))
         assert not self._ended("server"), self.said("server")
         for name in names:
-            until(lambda name=name: self._has_link(name))
+            until(lambda name=name: self._ended(name) or self._has_link(name))
+            assert not self._ended(name), self.said(name)
         until(lambda: self._connected().issuperset(names))
 
     def await_again(self, name: str) -> None:
@@ -160,15 +162,9 @@ class Real:
         return self._processes[name].poll() is not None
 
     def _has_link(self, name: str) -> bool:
-        """Whether a process of the site has a connection to the server."""
-        assert not self._ended(name), self.said(name)
-        links = [
-            link
-            for process in psutil.Process(self.pid(name)).children(recursive=True)
-            for link in process.net_connections()
-        ]
-        ports = [link.raddr.port for link in links if link.status == psutil.CONN_ESTABLISHED]
-        return self.port in ports
+        """Whether the site's last process says that it has a connection to the server."""
+        said = self.said(name)[self._before[name] :]
+        return said.count("connected to the server") > said.count("no connection to the server")
 
     def _connected(self) -> set[str]:
         from cotune.federation.session import status

@@ -91,6 +91,17 @@ class Connection:
     def alive(self) -> bool:
         return self._keeper.poll() is None
 
+    def reaches(self, port: int) -> bool:
+        """Whether one of the processes has a connection to that port."""
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(self.pid).children(recursive=True):
+                for link in process.net_connections("tcp"):
+                    if link.status == psutil.CONN_ESTABLISHED and link.raddr.port == port:
+                        return True
+        return False
+
     def wait(self, timeout: float | None = None) -> int | None:
         """How NVFlare ended; None if it has not within `timeout` seconds."""
         try:
