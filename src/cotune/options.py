@@ -70,6 +70,12 @@ run_option = click.option(
     show_default="a new folder in runs/",
     help="Where the run is kept.",
 )
+target_option = click.option(
+    "--target",
+    metavar="COL",
+    show_default="target; label, next for arrays",
+    help="The column to predict.",
+)
 _tuning = (
     click.argument("data", nargs=-1, type=click.Path(), metavar="DATA..."),
     click.option(
@@ -79,12 +85,7 @@ _tuning = (
         metavar="KIT",
         help="Instead of DATA: the lead's start-up kit of a federation of real parties.",
     ),
-    click.option(
-        "--target",
-        metavar="COL",
-        show_default="target; label, next for arrays",
-        help="The column to predict.",
-    ),
+    target_option,
     click.option(
         "--parties",
         type=int,

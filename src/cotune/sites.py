@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotune.options import PRIVACY, completes, json_option, known_learners, quiet_option
+from cotune.options import (
+    PRIVACY,
+    completes,
+    json_option,
+    known_learners,
+    quiet_option,
+    target_option,
+)
 
 if TYPE_CHECKING:
     from cotune.party.audit import Entry
@@ -139,12 +146,7 @@ _DATA = (
         metavar="FILE",
         help="The party's rows: CSV, TSV, Parquet, ARFF, NPZ or text:FILE.",
     ),
-    click.option(
-        "--target",
-        metavar="COL",
-        show_default="target; label, next for arrays",
-        help="The column to predict.",
-    ),
+    target_option,
     click.option(
         "--drop",
         multiple=True,

@@ -121,18 +121,13 @@ class Real:
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """One command; what it printed, on standard error too."""
-        done = subprocess.run(
-            [*COTUNE, *arguments],
-            cwd=self.folder,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=2 * PATIENCE,
-        )
-        assert done.returncode == code, done.stdout
-        return done.stdout
+        process = self.begin(*arguments)
+        try:
+            said = process.communicate(timeout=2 * PATIENCE)[0]
+        finally:
+            process.kill()
+        assert process.returncode == code, said
+        return said
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """A command that runs while something is done to it."""

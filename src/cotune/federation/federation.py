@@ -22,8 +22,8 @@ from cotune.federation.wire import (
     Request,
     Verb,
     decode_body,
-    decode_reply,
     encode,
+    refusal_of,
 )
 from cotune.party.keys import FEWEST, WHOLE, Aim
 from cotune.party.task import Reply, Task
@@ -38,8 +38,6 @@ from cotune.privacy.sums import (
 )
 from cotune.problem import Budget, Problem
 
-#: Bytes of a refusal, at most: longer replies need not be read to know that they are none.
-LONGEST_REFUSAL = 4096
 #: An absent party is asked again after 1, 2, 4, ... rounds, at most this many.
 LONGEST_ABSENCE = 16
 #: How often a private sum is begun anew, under new keys, because a party is gone or was restarted.
@@ -475,13 +473,11 @@ def _size(messages: Mapping[str, bytes]) -> int:
 
 def _lacks(reply: bytes | Refusal, code: str) -> bool:
     """Whether a party refused for want of what it should have been told before."""
-    if isinstance(reply, bytes) and len(reply) > LONGEST_REFUSAL:
-        return False
     try:
-        answer = decode_reply(reply) if isinstance(reply, bytes) else reply
+        refusal = refusal_of(reply) if isinstance(reply, bytes) else reply
     except Malformed:
         return False
-    return isinstance(answer, Refusal) and answer.code == code
+    return refusal is not None and refusal.code == code
 
 
 def _digest(request: Request, asked: tuple[str, ...]) -> str:

@@ -102,6 +102,9 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     sentence: str
 
 
+#: Bytes of a refusal, at most.
+LONGEST_REFUSAL = 4096
+
 #: What decoding can raise: wrong bytes, wrong text, and messages nested beyond all measure.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -125,6 +128,14 @@ def decode_reply(message: bytes) -> Answer:
         return reply
     except _UNREADABLE as error:
         raise Malformed("the reply is not a message of this version of cotune") from error
+
+
+def refusal_of(reply: bytes) -> Refusal | None:
+    """The reply, if it is a refusal; long ones need not be read to know that they are none."""
+    if len(reply) > LONGEST_REFUSAL:
+        return None
+    answer = decode_reply(reply)
+    return answer if isinstance(answer, Refusal) else None
 
 
 def decode_body(task: Task, body: msgspec.Raw, problem: Problem | None = None) -> Reply:

@@ -18,7 +18,7 @@ from loky.backend import resource_tracker
 
 import cotune
 from cotune.errors import FederationError, Malformed
-from cotune.federation.wire import Refusal, Request, decode_reply, decode_request, encode
+from cotune.federation.wire import Refusal, Request, decode_request, encode, refusal_of
 from cotune.party.audit import Audit, Entry, entry_of
 from cotune.party.door import Ask, Told, heard, tell
 from cotune.party.party import Party
@@ -35,8 +35,6 @@ BACKLOG = 64
 PATIENCE = 60.0
 #: Seconds for which work that was given up is waited for in the end.
 CLOSING = 5.0
-#: Bytes of a refusal, at most.
-LONGEST_REFUSAL = 4096
 #: Seconds after which work that was given up, but goes on, is given up once more.
 AGAIN = 1.0
 
@@ -50,14 +48,6 @@ _UNWRITTEN = Refusal(
 _UNSIGNED = Refusal("refused", "the federation's lead has not signed this message")
 _FAILED = encode(Refusal("internal", "the party failed; its own log says why"))
 _NO_ASK = Refusal("malformed", "what came to the door is no message of cotune")
-
-
-def _refusal(reply: bytes) -> Refusal | None:
-    """The reply, if it is a refusal; long ones need not be read to know that they are none."""
-    if len(reply) > LONGEST_REFUSAL:
-        return None
-    answer = decode_reply(reply)
-    return answer if isinstance(answer, Refusal) else None
 
 
 def _refused(refusal: Refusal) -> str:
@@ -284,7 +274,7 @@ class Host:
 
     def _end(self, call: _Call, reply: bytes, seconds: float, fits: int) -> None:
         """Write down what has come of it, and only then let it be told. Under the lock."""
-        refusal = _refusal(reply)
+        refusal = refusal_of(reply)
         call.outcome = "told" if refusal is None else _refused(refusal)
         if call.unwanted:
             call.outcome = "given up"
