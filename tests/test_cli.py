@@ -178,6 +178,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         ("flora --surface sgm+u --disclose", {"surface": "sgm+u", "disclose": True}),
         ("flora --wasserstein --sampler gp", {"wasserstein": True, "sampler": "gp"}),
         ("flora --free-pairs --no-pruning", {"free_pairs": True, "pruning": False}),
+        ("flora --no-reshuffle", {"reshuffle": False}),
         ("flash --inner lbm --tolerance 0.1", {"inner": "lbm", "tolerance": 0.1}),
         ("multishot --sampler random --until 0.2", {"sampler": "random", "until": 0.2}),
         ("central", {}),

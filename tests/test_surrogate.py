@@ -107,7 +107,16 @@ def test_an_unknown_surrogate_is_refused():
         Surrogate(LINE, "forst")
 
 
-def test_a_process_learns_from_the_best_of_many_pairs():
+def test_a_process_knows_where_losses_are_bad_among_many_pairs():
+    """More than it can take, most of them good: the few bad ones must not be left out."""
+    trials = drawn(PLANE, 600)
+    losses = [0.5 if p["x"] > 0.8 else 0.2 + 0.1 * p["x"] for p in trials]
+    surrogate = Surrogate(PLANE, "gp").fit(trials, losses)
+    bad, good = [[p for p in trials if (p["x"] > 0.85) == side] for side in (True, False)]
+    assert surrogate.predict(bad)[0].min() > surrogate.predict(good)[0].mean()
+
+
+def test_a_process_learns_from_some_of_many_pairs():
     trials = drawn(LINE, 300)
     surrogate = Surrogate(LINE, "gp").fit(trials, [abs(p["x"] - 0.6) for p in trials])
     mean, deviation = surrogate.predict(candidates := LINE.grid(41))

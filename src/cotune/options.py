@@ -270,6 +270,12 @@ _tuning = (
         help="flora, flash: poor configurations are spared their last folds.",
     ),
     click.option(
+        "--reshuffle/--no-reshuffle",
+        default=None,
+        show_default="on below 1,000 rows per party, off if single-shot",
+        help="flora: every trial of a search has folds of its own, and none is pruned.",
+    ),
+    click.option(
         "--inner",
         type=click.Choice(INNER),
         show_default="lkbm",

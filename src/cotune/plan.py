@@ -26,8 +26,8 @@ OF_SIMULATIONS = ("target", "parties", "split", "processes")
 #: Options of methods, which not every method has.
 OPTIONS = (
     "sampler", "surface", "single_shot", "few_shot", "repeats", "surrogate", "keep",
-    "disclose", "wasserstein", "free_pairs", "pruning", "inner", "tolerance", "until", "wrapper",
-    "combine", "min_points", "edition", "top",
+    "disclose", "wasserstein", "free_pairs", "pruning", "reshuffle", "inner", "tolerance", "until",
+    "wrapper", "combine", "min_points", "edition", "top",
     "rounds", "max_rounds", "clients_per_round", "objective", "arms", "epsilon", "step_size",
 )  # fmt: skip
 

@@ -88,7 +88,7 @@ class _Process:
 
     #: The share of the losses that is not cut.
     USEFUL = 0.7
-    #: Of more pairs than this the best are used: fitting takes time of the third power.
+    #: Of more pairs than this some are used, good and bad: fitting takes time of the third power.
     MOST = 256
 
     def fit(self, x: np.ndarray, y: np.ndarray, doubts: np.ndarray) -> None:
@@ -98,8 +98,8 @@ class _Process:
 
         from cotune.noise import Noise
 
-        best = np.sort(np.argsort(y, kind="stable")[: self.MOST])
-        x, y, doubts = x[best], np.minimum(y[best], np.quantile(y[best], self.USEFUL)), doubts[best]
+        x, y, doubts = self._thinned(x, y, doubts)
+        y = np.minimum(y, np.quantile(y, self.USEFUL))
         scales = np.full(x.shape[1], 0.4)
         value = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(scales, (0.1, 5.0), nu=2.5)
         kernel = value + Noise(0.1, (1e-3, 3.0), doubts)
@@ -114,6 +114,17 @@ class _Process:
         self._process = GaussianProcessRegressor(
             kernel.clone_with_theta(likeliest.x), optimizer=None, normalize_y=True
         ).fit(x, y)
+
+    def _thinned(self, *columns: np.ndarray) -> list[np.ndarray]:
+        """At most `MOST` rows, evenly spread over the ranks of the second column, the losses.
+
+        With the best alone the process would not know where losses are bad, and expect the mean
+        of good ones there.
+        """
+        _, losses, *_ = columns
+        ranks = np.linspace(0, len(losses) - 1, min(len(losses), self.MOST)).round().astype(int)
+        kept = np.sort(np.argsort(losses, kind="stable")[ranks])
+        return [column[kept] for column in columns]
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, deviation = self._process.predict(x, return_std=True)

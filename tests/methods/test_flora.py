@@ -15,9 +15,10 @@ from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, decode_request
 from cotune.methods import surfaces
-from cotune.methods.flora import _settled, _shuffles, flora
+from cotune.methods.flora import SHUFFLES, _settled, flora
 from cotune.methods.surfaces import Minimiser
 from cotune.methods.unified import Gathered, Highest
+from cotune.party.party import Party
 from cotune.party.predict import SHARPNESS, raised, soft_maximum, surrogate_seed
 from cotune.party.tasks import Candidates, Predict, Search, Searches
 from cotune.problem import seed_of
@@ -193,12 +194,34 @@ def test_the_default_is_left_only_for_what_is_better_by_half_a_standard_error(lo
     assert _settled(TREE, [minimiser, default]) == (default if kept else minimiser)
 
 
-@pytest.mark.parametrize(("rows", "times"), [(99, 3), (3000, 1)])
-def test_small_parties_judge_on_more_shuffles_and_none_on_that_of_the_search(rows, times):
-    schema = msgspec.structs.replace(PROBLEM.schema, rows=rows)
-    shuffles = _shuffles(msgspec.structs.replace(PROBLEM, schema=schema), 3)
-    assert len(shuffles) == times
-    assert 0 not in shuffles
+@pytest.mark.parametrize(("small", "times"), [(100, SHUFFLES), (1, 1)])
+def test_small_parties_judge_every_candidate_on_more_shuffles(monkeypatch, small, times):
+    monkeypatch.setattr("cotune.methods.flora.SMALL", small)
+    fits = {trial.fits for trial in shot(tune.__wrapped__())}
+    assert fits == {times * FOLDS * PARTIES}  # none is remembered from a search
+
+
+@pytest.mark.parametrize(
+    ("options", "small", "reshuffle", "pruning"),
+    [
+        ({}, 100, True, False),
+        ({}, 1, False, True),
+        ({"reshuffle": True}, 1, True, False),
+        ({"reshuffle": False}, 100, False, True),
+        ({"pruning": True}, 100, False, True),
+        ({"pruning": False}, 1, False, False),
+        ({"single_shot": True}, 100, False, False),
+    ],
+)
+def test_small_parties_search_on_other_folds_for_each_trial(
+    monkeypatch, options, small, reshuffle, pruning
+):
+    asked = []
+    search = Party.searched
+    monkeypatch.setattr("cotune.methods.flora.SMALL", small)
+    monkeypatch.setattr(Party, "searched", lambda self, s: asked.append(s) or search(self, s))
+    tune.__wrapped__(**options)
+    assert {(one.reshuffle, one.pruning) for one in asked} == {(reshuffle, pruning)}
 
 
 def test_no_candidate_is_judged_twice():
@@ -472,7 +495,7 @@ def test_what_private_sums_rule_out_is_refused_before_any_work(options, sentence
 
 @pytest.mark.parametrize("surface", ["mplm", "sgm", "sgm+u"])
 def test_noise_is_refused_where_it_would_leave_nothing(surface):
-    federation = SimpleNamespace(privacy="masked", protection="noise")
+    federation = SimpleNamespace(privacy="masked", protection="noise", parties=["a", "b"])
     with pytest.raises(UsageError, match=r"noise would drown.*aplm"):
         next(flora(federation, PROBLEM, surface=surface))
 
@@ -488,6 +511,7 @@ def test_noise_is_refused_where_it_would_leave_nothing(surface):
         ({"few_shot": 0}, "few_shot is 0: give a whole number from 1 on"),
         ({"few_shot": 2.5}, r"few_shot is 2\.5"),
         ({"repeats": 0}, "repeats is 0: give a whole number from 1 on"),
+        ({"pruning": True, "reshuffle": True}, "pruning compares trials on the same folds"),
     ],
 )
 def test_bad_options_are_refused_before_any_round(options, sentence):

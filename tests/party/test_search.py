@@ -181,6 +181,24 @@ def small_ensembles():
     return problem_of(board(120), learners=tuple(spaces), spaces=spaces, folds=5)
 
 
+def test_every_trial_of_a_reshuffled_search_has_folds_of_its_own(tmp_path, many_folds):
+    task = Search(("decision_tree",), trials=6, reshuffle=True)
+    party = party_of(board(), tmp_path)
+    found, cost = found_by(party, task, many_folds)
+    assert cost.fits == 6 * many_folds.folds
+    told = [pair.loss for pair in found.pairs]
+    by_number = [
+        Configuration("decision_tree", pair.params, shuffle=-1 - number)
+        for number, pair in enumerate(found.pairs)
+    ]
+    task = Evaluate(tuple(by_number))
+    again = decode_body(task, ask(party, task, many_folds, round=2).body, many_folds)
+    assert again.losses == told
+    assert sum(again.fits) == 0
+    usual = judge(party, "decision_tree", [p.params for p in found.pairs], many_folds, round=3)
+    assert sum(a != b for a, b in zip(usual.losses, told, strict=True)) > 3
+
+
 @pytest.mark.parametrize(
     "task",
     [

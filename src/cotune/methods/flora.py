@@ -21,9 +21,10 @@ from cotune.trial import Step, Trial, best_of
 BEST = 0.1
 #: How far apart, at least, the candidates of a few-shot round lie (equation C.4).
 APART = 0.12
-#: How often they are judged, on folds shuffled anew, where parties have fewer than `SMALL` rows.
-SHUFFLES = 3
+#: Rows per party below which luck in how rows are shared out to folds decides much. Such parties
+#: search with other folds for each trial, and judge candidates `SHUFFLES` times.
 SMALL = 1000
+SHUFFLES = 3
 #: By how many standard errors of its loss the default configuration must be beaten.
 ERRORS = 0.5
 
@@ -45,6 +46,7 @@ def flora(
     wasserstein: bool = False,
     free_pairs: bool | None = None,
     pruning: bool | None = None,
+    reshuffle: bool | None = None,
 ) -> Iterator[Step]:
     """One-shot tuning by an aggregated loss surface.
 
@@ -93,6 +95,10 @@ def flora(
         needs the pairs, so they are disclosed too.
     free_pairs, pruning
         See `cotune.party.tasks.Search`; on by default unless single-shot.
+    reshuffle
+        Whether every trial of a party's search is judged on folds of its own, instead of pruning
+        on common ones; on by default where parties have fewer than 1,000 rows each, unless
+        single-shot. The luck of one way of sharing rows out is then no slope of the surface.
     """
     kind = surrogate or ("forest" if single_shot else "gp")
     if single_shot and (few_shot, repeats) != (None, None):
@@ -100,16 +106,21 @@ def flora(
     few_shot, repeats = 20 if few_shot is None else few_shot, 1 if repeats is None else repeats
     counts = {"few_shot": few_shot, "repeats": repeats, "keep": 1 if keep is None else keep}
     _check(surface, kind, alpha, counts)
+    if pruning and reshuffle:
+        raise UsageError("pruning compares trials on the same folds: leave it or reshuffle out")
     for learner in problem.learners:  # a sampler that cannot be is refused here, with a reason
         problem.search(learner, sampler, trials)
-    thrifty = not single_shot
+    thrifty, small = not single_shot, problem.schema.rows < SMALL * len(federation.parties)
+    if reshuffle is None:
+        reshuffle = thrifty and small and not pruning
     search = Search(
         problem.learners,
         trials,
         sampler,
         keep=keep,
         free_pairs=thrifty if free_pairs is None else free_pairs,
-        pruning=thrifty if pruning is None else pruning,
+        pruning=thrifty and not reshuffle if pruning is None else pruning,
+        reshuffle=reshuffle,
     )
     predict: Unified
     if disclose or wasserstein or (surface != "aplm" and federation.privacy == "plain"):
@@ -129,7 +140,8 @@ def flora(
     if single_shot:
         yield Step((), 1, 1, predict.report(best_of(predicted)))
         return
-    shuffles = _shuffles(problem, len(federation.parties))
+    # Never that of the searches: what luck made good there, it would confirm.
+    shuffles = range(1, 1 + (SHUFFLES if small else 1))
     shots: list[Configuration] = []
     judged: list[Trial] = []
     for repeat in range(repeats):
@@ -196,11 +208,6 @@ def _candidates(
     chosen = diverse(best, problem.space(learner), count, APART / 2**repeat)
     default = _default(problem, learner)
     return chosen if repeat or default in chosen else [default, *chosen]
-
-
-def _shuffles(problem: Problem, parties: int) -> range:
-    """Never that of the searches: what luck made good there, it would confirm."""
-    return range(1, 1 + (SHUFFLES if problem.schema.rows < SMALL * parties else 1))
 
 
 def _settled(learner: str, finalists: Sequence[Trial]) -> Trial:

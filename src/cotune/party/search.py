@@ -65,12 +65,19 @@ class _OneSearch:
             return False
         self._asked = asked
         self.entrant = Entrant(
-            Configuration(self._learner, asked.params, self._task.fraction),
+            Configuration(self._learner, asked.params, self._task.fraction, self._shuffle(asked)),
             free=free_counts(self._space, asked.params, self._iterations),
             incumbent=self._incumbent.losses if self._incumbent else None,
             usual_spread=float(np.median(self._spreads)) if self._spreads else None,
         )
         return True
+
+    def _shuffle(self, asked: optuna_search.Asked) -> int:
+        """Which way of sharing rows out to folds: one for all trials, or one that is its own.
+
+        Those of trials are below 0: above it are those on which methods have candidates judged.
+        """
+        return -1 - asked.number if self._task.reshuffle else 0
 
     def tell(self, evaluation: Evaluation) -> None:
         self._evaluations.append(evaluation)

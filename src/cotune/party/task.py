@@ -120,7 +120,8 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 class Configuration(msgspec.Struct, frozen=True):
     """A learner and its parameters, to be judged on a fraction of each party's rows.
 
-    `shuffle` is which way of sharing the rows out to the folds is meant; 0 is that of searches.
+    `shuffle` is which way of sharing the rows out to the folds is meant; 0 is the usual one, below
+    0 are those of single trials of a search.
     """
 
     learner: str

@@ -251,6 +251,10 @@ class Search(Task, frozen=True):
     pruning
         Whether a configuration that is clearly worse than the best so far is spared its
         remaining folds.
+    reshuffle
+        Whether every trial is judged on folds of its own, shuffled anew: then what luck there is
+        in folds differs from trial to trial, and a surrogate averages it out. On common folds it
+        would take it for a slope. Not with pruning, which compares trials fold by fold.
     """
 
     discloses = (
@@ -268,6 +272,7 @@ class Search(Task, frozen=True):
     keep: int | None = None
     free_pairs: bool = False
     pruning: bool = False
+    reshuffle: bool = False
 
     def perform(self, party: Party) -> Searches:
         return Searches(party.searched(self), party.weight)
