@@ -2,9 +2,9 @@
 
 The cases of Tables 7-9: three parties, the declared boxes, 10-fold cross-validation of balanced
 accuracy. For every case one run of `cotune.tune(..., "flora")` as a user would start it (Gaussian
-processes, one few-shot round, free pairs, pruning), and one as published
-(`single_shot`, APLM). What each settles on is scored on the pooled rows; the regret is relative to
-the paper's own baseline and central best.
+processes, one few-shot round, free pairs, at small parties folds of their own for all trials), and
+one as published (`single_shot`, APLM). What each settles on is scored on the pooled rows; regret is
+relative to the paper's own baseline and central best.
 
     python papers/flora_own.py            # all cases, as CUTS says; stops and goes on
     python papers/flora_own.py --quick    # three small cases, fewer trials, some minutes
@@ -57,9 +57,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 #: What the default consists of, one part left out at a time; on small cases only.
 ABLATIONS: dict[str, dict[str, Any]] = {
-    "no pruning": {"pruning": False},
+    "common folds": {"reshuffle": False},
     "no free pairs": {"free_pairs": False},
-    "no savings": {"pruning": False, "free_pairs": False},
+    "no savings": {"reshuffle": False, "pruning": False, "free_pairs": False},
     "forests": {"surrogate": "forest"},
     "two repeats": {"repeats": 2},
     "single-shot gp": {"single_shot": True, "surrogate": "gp"},
