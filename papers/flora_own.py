@@ -84,7 +84,7 @@ def main() -> int:
             print(f"tuning {key}", file=sys.stderr)
             chosen.put(key, tuned(arguments.data, key, arguments.workers))
     done = [key for key in keys if key in chosen]
-    wanted = [(k["learner"], k["dataset"], chosen.get(k)["params"]) for k in done]
+    wanted = [(k["learner"], k["dataset"], _trained(k, chosen.get(k))) for k in done]
     with Workers(arguments.workers, (end - time.monotonic()) / 60) as workers:
         score_all(wanted, scores, workers, arguments.data)
     rows = [row for key in done if (row := _row(key, chosen.get(key), scores)) is not None]
@@ -134,9 +134,15 @@ def tuned(folder: Path, key: dict[str, Any], processes: int) -> dict[str, Any]:
     )
 
 
-def _row(key: dict[str, Any], found: dict[str, Any], scores: Results) -> dict[str, Any] | None:
+def _trained(key: dict[str, Any], found: dict[str, Any]) -> Params:
+    """What is scored: a network begins with the seed of its search, as in the paper's runs."""
     params: Params = found["params"]
-    score = scores.get(score_key(key["learner"], key["dataset"], params))
+    own = key["learner"] == "MLP" and key["seed"]
+    return params | {"random_state": SEED + key["seed"]} if own else params
+
+
+def _row(key: dict[str, Any], found: dict[str, Any], scores: Results) -> dict[str, Any] | None:
+    score = scores.get(score_key(key["learner"], key["dataset"], _trained(key, found)))
     if score is None:
         return None
     paper = CASES[key["learner"]][key["dataset"]]
@@ -154,6 +160,7 @@ def _show(rows: list[dict[str, Any]], arguments: Any) -> None:
     ways = list(dict.fromkeys(row["way"] for row in rows))
     _per_case(rows, ways)
     overall = _aggregate(rows, ways)
+    _by_seed(rows, ways)
     save(
         "flora_own" + ("_quick" if arguments.quick else ""),
         {
@@ -243,6 +250,25 @@ def _aggregate(rows: list[dict[str, Any]], ways: list[str]) -> dict[str, Any]:
     ]
     print("\n" + Table("Overall, over the same cases", columns, table).text())
     return overall
+
+
+def _by_seed(rows: list[dict[str, Any]], ways: list[str]) -> None:
+    """How far the median is chance: that of each seed, over the cases that all seeds have."""
+    table = []
+    for way in ways:
+        regrets: dict[tuple[str, str], dict[int, float]] = {}
+        for row in rows:
+            if row["way"] == way:
+                own = regrets.setdefault((row["learner"], row["dataset"]), {})
+                own[row["seed"]] = row["regret"]
+        seeds = sorted({seed for own in regrets.values() for seed in own})
+        whole = [own for own in regrets.values() if len(own) == len(seeds)]
+        if len(seeds) > 1 and whole:
+            medians = [f"{np.median([own[seed] for own in whole]):.2f}" for seed in seeds]
+            table.append([way, str(len(whole)), ", ".join(medians)])
+    if table:
+        columns = ["cotune", "cases", "median of each seed"]
+        print("\n" + Table("By seed, over the cases that all of them have", columns, table).text())
 
 
 if __name__ == "__main__":
