@@ -232,6 +232,16 @@ def test_validate_gives_every_value_its_own_type():
     assert space.validate({k: v for k, v in valid.items() if k != "solver"}) == valid
 
 
+@pytest.mark.parametrize("bound", [1e-5, 10.0])
+@pytest.mark.parametrize("digits", [-1e-15, 1e-15])
+def test_what_misses_a_bound_by_its_last_digits_is_at_the_bound(bound, digits):
+    space = Space({"gamma": (1e-5, 10.0, "log")})
+    given = bound * (1 + digits)
+    assert space.validate({"gamma": given})["gamma"] == min(max(given, 1e-5), 10.0)
+    with pytest.raises(UsageError, match="'gamma' must be a number"):
+        space.validate({"gamma": bound * (1 + 1e-9 if bound > 1 else 1 - 1e-9)})
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

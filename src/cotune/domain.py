@@ -96,9 +96,14 @@ class Number(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_field
         return f"{kind} from {self.low} to {self.high}{steps}"
 
     def normalise(self, value: object) -> float:
-        """The value in its own type and exactly on its step; an error if it is not allowed."""
+        """The value in its own type and exactly on its step; an error if it is not allowed.
+
+        What misses a bound by its last digits is at the bound: 10 to the power of -5 is
+        9.999999999999999e-06 on some processors.
+        """
         number = _number(value)
-        nearest, slack = self.nearest(number), 1e-8 * self.cell
+        nearest = self.nearest(number)
+        slack = 1e-8 * self.cell + 1e-12 * abs(nearest)
         if number is not None and nearest - slack <= number <= nearest + slack:
             return nearest
         raise UsageError(f"must be {self.allowed}, not {value!r}")
