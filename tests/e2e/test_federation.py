@@ -14,6 +14,9 @@ import pytest
 
 from tests.federation.real import PATIENCE, Real, make_rows, until
 
+#: Trials of a run that is still going on when a party that was killed is back: on a quick machine
+#: a hundred rounds may pass by then.
+LONG = 400
 TUNING = (
     "tune", "--federation", "anna", "--learner", "decision_tree", "--folds", "3", "--no-train",
     "--quorum", "0.3", "--sampler", "random",
@@ -85,7 +88,7 @@ def another(real: Real, site: str, **how) -> Iterator[None]:
 
 def test_a_run_outlives_its_parties_its_server_and_its_lead(real: Real) -> None:
     run = real.folder / "run"
-    lead = real.begin(*TUNING, "--trials", "180", "--run", "run")
+    lead = real.begin(*TUNING, "--trials", str(LONG), "--run", "run")
     try:
         await_more(run, 5)
         real.send("north", signal.SIGKILL)
@@ -103,7 +106,7 @@ def test_a_run_outlives_its_parties_its_server_and_its_lead(real: Real) -> None:
     assert "connected again: north" in said
     first = finished(run)
     outcome = json.loads(real.run("resume", "run", "--quiet", "--json").splitlines()[-1])
-    assert outcome["trials"] == 180
+    assert outcome["trials"] == LONG
     assert set(failures(outcome)) == {"north"}
     last = finished(run)
     assert {number: last[number] for number in first} == first, "no finished round is repeated"
