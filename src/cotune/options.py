@@ -266,7 +266,7 @@ _tuning = (
     click.option(
         "--pruning/--no-pruning",
         default=None,
-        show_default="on, off if single-shot",
+        show_default="on, off if single-shot or reshuffled",
         help="flora, flash: poor configurations are spared their last folds.",
     ),
     click.option(

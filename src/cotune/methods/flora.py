@@ -94,7 +94,8 @@ def flora(
         Whether the parties also tell quantiles of their columns, for the bound's first term; it
         needs the pairs, so they are disclosed too.
     free_pairs, pruning
-        See `cotune.party.tasks.Search`; on by default unless single-shot.
+        See `cotune.party.tasks.Search`; on by default unless single-shot, pruning also unless
+        reshuffled.
     reshuffle
         Whether every trial of a party's search is judged on folds of its own, instead of pruning
         on common ones; on by default where parties have fewer than 1,000 rows each, unless
