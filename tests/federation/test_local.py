@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -172,6 +173,43 @@ def test_what_is_no_ordinary_error_ends_the_call(engine, timeout):
     engine._parties["party-2"] = Unwell(leaves)
     with pytest.raises(SystemExit):
         engine.call(dict.fromkeys(engine.parties(), INSPECT), timeout)
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_ctrl_c_strikes_no_party_at_work(engine, timeout):
+    at_work = []
+    engine._parties["party-2"] = Unwell(lambda _: at_work.append(threading.current_thread()) or b"")
+    engine.call(dict.fromkeys(engine.parties(), INSPECT), timeout)
+    assert at_work
+    assert threading.main_thread() not in at_work  # where signals are handled
+
+
+def test_an_engine_whose_caller_is_interrupted_at_any_moment_works_on(engine):
+    class Stopped(KeyboardInterrupt):
+        pass
+
+    def stop(*_):
+        raise Stopped
+
+    problem = problem_of(*parts(iris()).values())
+    moments = np.random.default_rng(0).uniform(1e-4, 2e-2, 60)
+    before = signal.signal(signal.SIGALRM, stop)
+    stopped = 0
+    try:
+        for depth, moment in enumerate(moments, start=1):
+            task = Evaluate((Configuration("decision_tree", {"max_depth": depth}),))
+            message = encode(Request("run", depth, "sum", task, problem.digest, problem))
+            try:
+                signal.setitimer(signal.ITIMER_REAL, moment)
+                engine.call(dict.fromkeys(engine.parties(), message), None)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Stopped:
+                stopped += 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert stopped
+    replies = engine.call(dict.fromkeys(engine.parties(), INSPECT), 10.0)
+    assert all(isinstance(decode_reply(reply), Gathered) for reply in replies.values())
 
 
 def test_a_party_that_was_interrupted_answers_as_if_nothing_had_been(engine, monkeypatch):

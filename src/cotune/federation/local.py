@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -69,15 +71,11 @@ class LocalEngine(Engine):
         #: Where the fits of all parties run.
         self.workers = Workers(executor, processes)
         self._scratch = _scratch_folder(scratch)
-        threads = ThreadPoolExecutor(
-            min(len(tables), MOST_THREADS),
-            thread_name_prefix="cotune-party",
-        )
-        self._turns = _Turns(threads)
+        self._turns = _Turns(min(len(tables), MOST_THREADS))
         self.workers.on_wait = self._turns.go_on
         self._agents: list[Agent] = []  # one for all parties, each with keys of its own
         self._close = weakref.finalize(
-            self, _close, self.workers, threads, self._scratch, self._agents
+            self, _close, self.workers, self._turns, self._scratch, self._agents
         )
         self._tables = dict(tables)
         self._start = partial(
@@ -103,27 +101,28 @@ class LocalEngine(Engine):
         if self.pooled in messages and self.pooled not in self._parties:
             rows = pd.concat([self._tables[name] for name in self.parties()], ignore_index=True)
             self._parties[self.pooled] = self._start(self.pooled, rows)
-        futures = {
-            name: self._turns.add(partial(self._parties[name].perform, message))
+        turns = {
+            name: partial(self._parties[name].perform, message)
             for name, message in messages.items()
         }
+        answers: dict[str, bytes | Refusal] = {}
         try:
-            if timeout is None:
-                self._turns.take()
-            else:  # none may be late because of another
-                self._turns.go_on(len(messages))
-            _, late = wait(futures.values(), timeout)
+            # With a timeout none may be late because of another.
+            replies = self._turns.begin(turns, 1 if timeout is None else len(turns))
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while len(answers) < len(turns):
+                name, reply = replies.get(timeout=_left(deadline))
+                if isinstance(reply, BaseException):
+                    raise reply
+                answers[name] = reply
+        except Empty:
+            self._give_up()
+            late = Refusal("timeout", f"no reply within {timeout:.1f} seconds")
+            return {name: answers.get(name, late) for name in turns}
         except BaseException:  # Ctrl-C: nothing goes on in the background
-            self._give_up(futures)
+            self._give_up()
             raise
-        if late:
-            self._give_up(futures)
-        return {
-            name: Refusal("timeout", f"no reply within {timeout:.1f} seconds")
-            if future in late
-            else future.result()
-            for name, future in futures.items()
-        }
+        return {name: answers[name] for name in turns}
 
     def progress(self) -> int:
         return self.workers.done
@@ -131,10 +130,13 @@ class LocalEngine(Engine):
     def close(self) -> None:
         self._close()
 
-    def _give_up(self, futures: Mapping[str, Future[bytes]]) -> None:
-        for future in futures.values():
-            future.cancel()
+    def _give_up(self) -> None:
+        self._turns.drop()
         self.workers.cancel()
+
+
+#: What a party answered, or the mistake in cotune that kept it from answering.
+_Reply = tuple[str, bytes | BaseException]
 
 
 class _Turns:
@@ -142,36 +144,61 @@ class _Turns:
 
     Threads that compute hand the interpreter to and fro, which is slower than taking turns. With a
     timeout, though, each party has a thread.
+
+    The caller's thread only puts into queues and gets from them, which a signal leaves whole.
+    Ctrl-C amid the workers' bookkeeping could leave a lock behind that nobody gives back.
     """
 
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
-        self._threads = threads
-        self._left: deque[tuple[Future[bytes], Callable[[], bytes]]] = deque()
+    def __init__(self, threads: int) -> None:
+        self._left: deque[tuple[str, Callable[[], bytes], SimpleQueue[_Reply]]] = deque()
+        self._calls: SimpleQueue[bool] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"cotune-party-{i}", daemon=True)
+            for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def add(self, perform: Callable[[], bytes]) -> Future[bytes]:
-        future: Future[bytes] = Future()
-        self._left.append((future, perform))
-        return future
+    def begin(self, turns: Mapping[str, Callable[[], bytes]], threads: int) -> SimpleQueue[_Reply]:
+        """Where the replies will come, in any order, of parties that so many threads begin with."""
+        replies: SimpleQueue[_Reply] = SimpleQueue()
+        self._left.extend((name, perform, replies) for name, perform in turns.items())
+        self.go_on(threads)
+        return replies
 
     def go_on(self, threads: int = 1) -> None:
         """Begin with the next ones on other threads, if any are left."""
         for _ in range(min(threads, len(self._left))):
-            self._threads.submit(self.take)
+            self._calls.put(True)
 
-    def take(self) -> None:
-        """Perform what is left."""
-        while self._left:
-            try:
-                future, perform = self._left.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(perform())
-            except BaseException as error:
-                future.set_exception(error)
-                raise
+    def drop(self) -> None:
+        """Forget the turns that have not begun."""
+        self._left.clear()
+
+    def close(self) -> None:
+        """Wait for the turns that have begun, and end the threads."""
+        for _ in self._threads:
+            self._calls.put(False)
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while self._calls.get():
+            while self._left:
+                try:
+                    name, perform, replies = self._left.popleft()
+                except IndexError:  # another thread was quicker
+                    break
+                try:
+                    replies.put((name, perform()))
+                except BaseException as error:  # which ends the call
+                    self.drop()
+                    replies.put((name, error))
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until then."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _agent(started: list[Agent], lock: threading.Lock) -> Agent:
@@ -186,12 +213,11 @@ def _agent(started: list[Agent], lock: threading.Lock) -> Agent:
         return started[0]
 
 
-def _close(
-    workers: Workers, threads: ThreadPoolExecutor, scratch: Path, agents: list[Agent]
-) -> None:
+def _close(workers: Workers, turns: _Turns, scratch: Path, agents: list[Agent]) -> None:
     """End what the engine started; at the latest when the process ends."""
+    turns.drop()
     workers.cancel()
-    threads.shutdown(wait=True, cancel_futures=True)
+    turns.close()
     for agent in agents:
         agent.close()
     shutil.rmtree(scratch, ignore_errors=True)
