@@ -1,7 +1,7 @@
 """DASH's Table 1 and figure 1: Default, FLoRA-LGBM, the central search and DASH, 3 clients.
 
 Alam, Kar, Salonidis, Samulowitz: DASH: Decentralized CASH for Federated Learning. By default a
-reduced form on EEG and Electricity; `--complete` is the paper's own, for days.
+reduced form; `--complete` is the paper's own, for days.
 """
 
 from __future__ import annotations

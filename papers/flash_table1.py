@@ -1,7 +1,7 @@
 """FLASH's Table 1, with FLASH itself beside it: CASH-D, CASH-O and the three inner methods.
 
 Alam, Kar, Salonidis, Samulowitz: FLASH: Automating Federated Learning using CASH, UAI 2023. By
-default a reduced form on EEG and Electricity; `--complete` is the paper's own, for days.
+default a reduced form; `--complete` is the paper's own, for days.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ CUTS = {
     ("SVM", "eeg_eye_state"): (20, 3, 6),
 }
 #: The cheap ones first.
-ORDER = ("sonar", "heart_statlog", "oil_spill", "pc3", "pollen", "eeg_eye_state", "electricity")
+SMALL = ("sonar", "heart_statlog", "oil_spill", "pc3")
+ORDER = (*SMALL, "pollen", "eeg_eye_state", "electricity")
 QUICK = [("SVM", "sonar"), ("SVM", "heart_statlog"), ("HGB", "sonar")]
 
 #: The ways of tuning that are compared, by the options of `tune`.
@@ -55,8 +56,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "flora": {},
     "single-shot": {"single_shot": True, "surface": "aplm"},
 }
+#: The same method with all rows in one place.
+POOLED = "one party"
 #: What the default consists of, one part left out at a time; on small cases only.
 ABLATIONS: dict[str, dict[str, Any]] = {
+    POOLED: {"reshuffle": True},
     "common folds": {"reshuffle": False},
     "no free pairs": {"free_pairs": False},
     "no savings": {"reshuffle": False, "pruning": False, "free_pairs": False},
@@ -74,8 +78,8 @@ def main() -> int:
         {"learner": learner, "dataset": dataset, "seed": seed, "way": way, "cut": cut}
         for seed in range(arguments.seeds)
         for learner, dataset in _cases(arguments.quick)
-        for way in _ways(learner, dataset, arguments.ablations)
-        if arguments.way in (None, way)
+        for way in _ways(learner, dataset)
+        if way in arguments.ways
         for cut in [_cut(learner, dataset, arguments.quick)]
     ]
     end = time.monotonic() + 60 * arguments.minutes
@@ -98,8 +102,14 @@ def _arguments() -> Any:
     made = parser(__doc__ or "")
     made.add_argument("--quick", action="store_true", help="three small cases, 30 trials")
     made.add_argument("--seeds", type=int, default=1, help="searches per case")
-    made.add_argument("--ablations", action="store_true", help="leave out one part at a time too")
-    made.add_argument("--way", choices=[*WAYS, *ABLATIONS], help="only this one; all by default")
+    made.add_argument(
+        "--ways",
+        nargs="+",
+        choices=[*WAYS, *ABLATIONS],
+        default=[*WAYS],
+        metavar="WAY",
+        help=f"of {', '.join([*WAYS, *ABLATIONS])}; {', '.join(WAYS)} by default",
+    )
     return made.parse_args()
 
 
@@ -113,17 +123,19 @@ def _cut(learner: str, dataset: str, quick: bool) -> tuple[int, int, int]:
     return (30, 5, 10) if quick else CUTS.get((learner, dataset), WHOLE)
 
 
-def _ways(learner: str, dataset: str, ablations: bool) -> list[str]:
+def _ways(learner: str, dataset: str) -> list[str]:
+    """What is affordable."""
     if dataset in ("eeg_eye_state", "electricity") and learner != "HGB":
         return ["flora"]
-    return [*WAYS, *(ABLATIONS if ablations and dataset not in ("pollen",) else ())]
+    return [*WAYS, *(ABLATIONS if dataset in SMALL else ())]
 
 
 def tuned(folder: Path, key: dict[str, Any], processes: int) -> dict[str, Any]:
     """What one way of tuning settles on in one case, and what it cost."""
     learner, (trials, folds, few_shot) = key["learner"], key["cut"]
     frame = load(folder, key["dataset"])
-    split = parties(frame if learner == "HGB" else scaled(frame), 3)
+    frame = frame if learner == "HGB" else scaled(frame)
+    split = [frame] if key["way"] == POOLED else parties(frame, 3)
     tables = {f"party-{i}": table for i, table in enumerate(split)}
     options = (WAYS | ABLATIONS)[key["way"]]
     if not options.get("single_shot"):

@@ -33,7 +33,7 @@ from flora_paper import SURFACES, TABLE_7, TABLE_11
 from flora_searches import flora, heterogeneity, recommended, searched
 
 #: Trials and folds at the parties, and the most parties, where nothing else is asked for.
-CUT = {"trials": 20, "folds": 3, "parties": 25, "few_shot": 10}
+CUT = {"trials": 20, "folds": 3, "parties": 100, "few_shot": 10}
 QUICK = {"trials": 10, "folds": 3, "parties": 3, "few_shot": 5}
 COMPLETE = {"trials": 100, "folds": 10, "parties": 100, "few_shot": 20}
 
