@@ -89,6 +89,7 @@ PAPERS_OWN = Form(tuple(DATASETS), 25, None, 10, 50, 50, LEARNERS)
 TABLES = {
     "quick": Form(("eeg_eye_state",), 1, 1500, 3, 3, 3, CHEAP),
     "reduced": Form(tuple(DATASETS), 2, 6000, 3, 15, 10, LEARNERS),
+    "all_rows": Form(REQUIRED, 2, None, 3, 15, 10, LEARNERS),
     "complete": PAPERS_OWN,
 }
 #: Of the many runs that vary one thing: numbers of clients, tolerances, iterations, skews.
@@ -483,16 +484,22 @@ def most_frequent(names: Sequence[str]) -> str:
 # What comes in and out
 
 
-def parser(description: str) -> argparse.ArgumentParser:
+#: What asks for a form other than the reduced one, and what that means.
+FLAGS = {
+    "quick": "a few minutes: does it run at all",
+    "all_rows": "EEG and Electricity only, with all train rows: hours",
+    "complete": "the papers' own sizes: days, in pieces of --minutes",
+}
+
+
+def parser(description: str, forms: Mapping[str, Form]) -> argparse.ArgumentParser:
     """The options of the four scripts."""
     made = common_parser(description)
-    form = made.add_mutually_exclusive_group()
-    form.add_argument("--quick", action="store_true", help="a few minutes: does it run at all")
-    form.add_argument(
-        "--complete",
-        action="store_true",
-        help="the papers' own sizes: days, in pieces of --minutes",
-    )
+    group = made.add_mutually_exclusive_group()
+    for name in forms:
+        if name in FLAGS:
+            flag = "--" + name.replace("_", "-")
+            group.add_argument(flag, action="store_true", help=FLAGS[name])
     made.add_argument("--seeds", type=int, help="instead of the form's own number")
     made.add_argument("--show", action="store_true", help="run nothing: show what is there")
     made.add_argument("--check", action="store_true", help="fail if a checked figure differs")
@@ -501,7 +508,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 def form_of(arguments: argparse.Namespace, forms: Mapping[str, Form]) -> tuple[str, Form]:
     """The name of the form that was asked for, and the form."""
-    name = "quick" if arguments.quick else "complete" if arguments.complete else "reduced"
+    name = next((name for name in forms if getattr(arguments, name, False)), "reduced")
     form = forms[name]
     need(arguments.data, [f"{dataset}.parquet" for dataset in form.datasets], "--data")
     return name, replace(form, seeds=arguments.seeds) if arguments.seeds else form
@@ -528,7 +535,7 @@ def publish(
 ) -> None:
     """Print the tables, write the draft of the page and (unless quick) the results.
 
-    The complete form has files of its own: begun, it must not replace a finished reduced one.
+    Each form has files of its own: begun, it must not replace a finished reduced one.
     """
     rest = [f"{left} runs are still to be done: the figures are preliminary."] if left else []
     paragraphs = [*rest, *remarks]

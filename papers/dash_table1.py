@@ -145,7 +145,7 @@ def remarks(store: Store, form: Form) -> list[str]:
 
 
 def main() -> None:
-    arguments = parser(__doc__ or "").parse_args()
+    arguments = parser(__doc__ or "", TABLES).parse_args()
     name, form = form_of(arguments, TABLES)
     store, work = Store(), all_pieces(form)
     left = sum(piece not in store for piece in work)

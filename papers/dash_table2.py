@@ -109,7 +109,7 @@ REMARK = (
 
 
 def main() -> None:
-    arguments = parser(__doc__ or "").parse_args()
+    arguments = parser(__doc__ or "", VARIATIONS).parse_args()
     name, form = form_of(arguments, VARIATIONS)
     store, work = Store(), all_pieces(form)
     left = sum(piece not in store for piece in work)

@@ -385,7 +385,7 @@ REMARKS = (
 
 
 def main() -> None:
-    arguments = parser(__doc__ or "").parse_args()
+    arguments = parser(__doc__ or "", VARIATIONS).parse_args()
     name, form = form_of(arguments, VARIATIONS)
     plan = PLANS[name]
     if arguments.seeds:

@@ -121,7 +121,7 @@ def test_every_data_set_of_the_complete_form_has_the_papers_numbers():
         assert set(script.PAPER) == set(cash.DATASETS)
 
 
-@pytest.mark.parametrize("name", list(cash.TABLES))
+@pytest.mark.parametrize("name", list(cash.VARIATIONS))
 def test_every_piece_of_the_figures_is_listed(name):
     runs = flash_figures.Runs(cash.VARIATIONS[name], flash_figures.PLANS[name])
     listed = {piece.folder for piece in runs.all()}
