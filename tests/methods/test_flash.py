@@ -17,10 +17,10 @@ from cotune.methods.combine import merged as combine
 from cotune.methods.flash import (
     flash,
     fractions_of,
+    going_on,
     projected,
     projection_error,
     promising,
-    within,
 )
 from cotune.party.propose import Ballot
 from cotune.party.tasks import Found, Pair, Search
@@ -98,7 +98,9 @@ class Recorded:
         return Sums(Total({name: v.astype("<f8").tobytes() for name, v in totals.items()}), 2)
 
 
-def by_hand(**options):
+def by_hand(tolerance=0.0, **options):
+    """The rule as published, unless another tolerance is given."""
+    options["tolerance"] = tolerance
     federation = Recorded()
     steps = list(flash(federation, PROBLEM, inner="lbm", first=1 / 64, growth=2.0, **options))
     return federation, steps
@@ -138,10 +140,27 @@ def test_a_tolerance_keeps_those_that_are_nearly_as_good():
 def test_without_a_tolerance_noise_decides_who_is_nearly_as_good():
     LP = {TREE: 0.10, LINEAR: 0.15, EXTRA: 0.45}
     quiet, noisy = dict.fromkeys(LEARNERS, 0.0), {TREE: 0.03, LINEAR: 0.04, EXTRA: 0.2}
-    assert within(LP, quiet, None) == (TREE,)
-    assert within(LP, noisy, None) == (TREE, LINEAR)  # 0.05 behind, and as much is noise
-    assert within(LP, noisy, 0.0) == (TREE,)
-    assert within(LP, noisy, 0.35) == tuple(LEARNERS)
+    curves = {learner: {1.0: loss} for learner, loss in LP.items()}
+    assert going_on(curves, LP, quiet, None) == (TREE,)
+    assert going_on(curves, LP, noisy, None) == (TREE, LINEAR)  # 0.05 behind, as much is noise
+    assert going_on(curves, LP, noisy, 0.0) == (TREE,)
+    assert going_on(curves, LP, noisy, 0.35) == tuple(LEARNERS)
+
+
+def test_without_a_tolerance_whoever_has_the_least_loss_goes_on():
+    """Seen on Electricity: the best at 96 % of the rows was outbid by projections from 43 %."""
+    federation, _ = by_hand(tolerance=None)  # searches that are only combined tell no error
+    assert [set(task.learners) for task in federation.asked[4:]] == [
+        {TREE, LINEAR},  # the least projection, and the least loss
+        {LINEAR},
+        {LINEAR},
+    ]
+    curves = {TREE: {0.6: 0.14, 0.9: 0.13}, LINEAR: {0.3: 0.18, 0.4: 0.17}, EXTRA: {0.4: 0.3}}
+    LP = {learner: projected(curve) for learner, curve in curves.items()}
+    assert LP[LINEAR] < LP[TREE]
+    quiet = dict.fromkeys(LEARNERS, 0.0)
+    assert going_on(curves, LP, quiet, None) == (TREE, LINEAR)
+    assert going_on(curves, LP, quiet, 0.0) == (LINEAR,)  # as published
 
 
 def test_projections_from_few_rows_are_noisier_than_from_many():

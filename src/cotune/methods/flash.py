@@ -71,7 +71,8 @@ def flash(
         Delta, in units of the loss: how much worse than the best a projected loss may be. By
         default as much as the standard error of their difference, as far as it is known: on few
         rows a projection is mostly noise, and by Lemma 1 the best learner is safe only if Delta
-        is above that. The paper's experiments have 0, which is enough for large parties.
+        is above that; and whoever has the least loss goes on whatever it is projected to. The
+        paper's experiments have 0, which is enough for large parties.
     sampler
         Of the parties' searches: `tpe`, `random`, `gp`, `cmaes` or `grid`.
     first, growth
@@ -92,7 +93,7 @@ def flash(
     errors: dict[str, dict[float, float]] = {learner: {} for learner in problem.learners}
     LP, noise = dict.fromkeys(problem.learners, 0.0), dict.fromkeys(problem.learners, 0.0)
     for m, a in enumerate(fractions):  # line 2
-        chosen = problem.learners if m < OPEN else within(LP, noise, tolerance)  # lines 3-6
+        chosen = problem.learners if m < OPEN else going_on(curves, LP, noise, tolerance)  # 3-6
         search = Search(chosen, trials, sampler, a, told, free_pairs, pruning)
         judged = fl_hpo(federation, problem, search, inner, candidates)  # lines 8-9
         for learner in chosen:
@@ -140,16 +141,24 @@ def projection_error(errors: Mapping[float, float]) -> float:
     return math.hypot((1 + factor) * error, factor * error_before)
 
 
-def within(
-    LP: Mapping[str, float], noise: Mapping[str, float], tolerance: float | None
+def going_on(
+    curves: Mapping[str, Mapping[float, float]],
+    LP: Mapping[str, float],
+    noise: Mapping[str, float],
+    tolerance: float | None,
 ) -> tuple[str, ...]:
-    """Line 6: the learners whose projected loss is near enough to the least, line 13's LP*."""
+    """Line 6: the learners whose projected loss is near enough to the least, line 13's LP*.
+
+    Without a tolerance, whoever has the least loss is one of them. Losses fall ever more slowly, so
+    that a line through two of them ends too low, the more so the earlier they are: the projections
+    of learners that were left out long ago can outbid one that is all but at all rows.
+    """
     leader = min(LP, key=lambda j: LP[j])
+    if tolerance is not None:
+        return tuple(j for j in LP if LP[j] - LP[leader] <= tolerance)
+    best = min(curves, key=lambda j: list(curves[j].values())[-1])
     return tuple(
-        j
-        for j in LP
-        if LP[j] - LP[leader]
-        <= (math.hypot(noise[j], noise[leader]) if tolerance is None else tolerance)
+        j for j in LP if j == best or LP[j] - LP[leader] <= math.hypot(noise[j], noise[leader])
     )
 
 
