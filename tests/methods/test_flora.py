@@ -15,13 +15,14 @@ from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, decode_request
 from cotune.methods import surfaces
-from cotune.methods.flora import SHUFFLES, _settled, flora
+from cotune.methods.flora import ERRORS, SHUFFLES, _default, _finalists, _settled, flora
 from cotune.methods.surfaces import Minimiser
 from cotune.methods.unified import Gathered, Highest
 from cotune.party.party import Party
 from cotune.party.predict import SHARPNESS, raised, soft_maximum, surrogate_seed
 from cotune.party.tasks import Candidates, Predict, Search, Searches
 from cotune.problem import seed_of
+from cotune.settings import spaces_as_json
 from cotune.testing import Faulty
 from cotune.trial import Trial
 from tests.parts import diabetes, federation_of, iris, problem_of
@@ -185,13 +186,53 @@ def test_the_choice_is_the_new_minimiser_or_the_default(options):
     assert fallback.fits == 0  # the parties remember it
 
 
+def finalist(loss, **params):
+    return Trial(TREE, params, loss, 3, 100.0, 9, 0.1, error=0.06)
+
+
 @pytest.mark.parametrize(("loss", "kept"), [(0.19, True), (0.21, True), (0.24, False)])
 def test_the_default_is_left_only_for_what_is_better_by_half_a_standard_error(loss, kept):
-    def trial(depth, loss):
-        return Trial(TREE, {"max_depth": depth}, loss, 3, 100.0, 9, 0.1, error=0.06)
-
-    minimiser, default = trial(2, 0.20), trial(5, loss)
+    minimiser, default = finalist(0.20, max_depth=2), finalist(loss, max_depth=5)
     assert _settled(TREE, [minimiser, default]) == (default if kept else minimiser)
+
+
+@pytest.mark.parametrize(("loss", "taken"), [(0.19, True), (0.22, True), (0.24, False)])
+def test_what_is_preferred_is_taken_though_another_is_better_if_it_beats_the_default(loss, taken):
+    preferred, minimiser = finalist(loss, max_depth=3), finalist(0.20, max_depth=2)
+    settled = _settled(TREE, [preferred, minimiser, finalist(0.26, max_depth=5)])
+    assert settled == (preferred if taken else minimiser)
+
+
+def test_more_trees_are_judged_too_and_taken_if_clearly_better_than_the_default():
+    hgb = {"learners": ("hgb",), "space": {"hgb": {"max_iter": (1, 400), "max_depth": (1, 3)}}}
+    outcome = tune.__wrapped__(**hgb)
+    grown, minimiser, fallback = outcome.trials[-3:]
+    assert grown.params["max_iter"] == round(minimiser.params["max_iter"] * PARTIES**0.5)
+    assert grown.params["max_depth"] == minimiser.params["max_depth"]
+    assert fallback.params == default(outcome, "hgb")
+
+    bar = fallback.loss - ERRORS * fallback.error
+    clear = [trial for trial in (grown, minimiser) if trial.loss < bar]
+    assert outcome.chosen == (clear or [fallback])[0]
+
+
+@pytest.mark.parametrize(
+    ("learner", "space", "params"),
+    [
+        (TREE, {"max_depth": (1, 9)}, {"max_depth": 2}),
+        ("hgb", {"max_iter": (1, 50)}, {"max_iter": 50}),
+        ("hgb", {"max_iter": 30, "max_depth": (1, 9)}, {"max_iter": 30, "max_depth": 2}),
+        ("hgb", {"max_iter": [10, 20]}, {"max_iter": 10}),
+    ],
+    ids=["no trees to count", "as many as may be", "fixed", "a choice"],
+)
+def test_where_there_can_be_no_more_trees_there_is_the_minimiser_and_the_default(
+    learner, space, params
+):
+    spaces = spaces_as_json({learner: space})
+    problem = problem_of(*TABLES.values(), folds=FOLDS, learners=(learner,), spaces=spaces)
+    minimiser = problem.space(learner).clip(params)
+    assert _finalists(problem, learner, minimiser, 9) == [minimiser, _default(problem, learner)]
 
 
 @pytest.mark.parametrize(("small", "times"), [(100, SHUFFLES), (1, 1)])

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from cotune.domain import Integer
 from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
+from cotune.learners import learner as learner_of
 from cotune.methods.moments import Regressed
 from cotune.methods.surfaces import SURFACES, Minimiser, Params, diverse
 from cotune.methods.unified import Gathered, Highest, Summed, Unified
@@ -58,7 +60,8 @@ def flora(
     as we do: the surface's best candidates, `few_shot` of them and apart from each other, are
     judged by all parties in one more round, on folds shuffled anew; the surface learns from that;
     and its new minimiser is taken, if it is better at the parties than the default configuration
-    by half a standard error.
+    by half a standard error; with more trees, where it has any and they are as clearly better:
+    a party judges how many are enough by its own rows, the federation trains on those of all.
 
     With `aplm` the parties keep their pairs: they fit their surrogates themselves and the mean of
     their predictions is a `sum`. With `disclose` they tell the pairs; the answer is the same.
@@ -156,8 +159,11 @@ def flora(
         ranked = _minimise(predict, problem, shots)
         yield Step(tuple(judged[-len(shot) :]), 2 + repeat, steps)
     minimisers = {learner: ranked[learner][0][0] for learner in problem.learners}
-    final = [Configuration(learner, params) for learner, params in minimisers.items()]
-    final += [Configuration(j, _default(problem, j)) for j in minimisers]  # remembered: no fits
+    final = [
+        Configuration(learner, params)
+        for learner, minimiser in minimisers.items()
+        for params in _finalists(problem, learner, minimiser, len(federation.parties))
+    ]
     finalists = predict.judge(final, shuffles)
     chosen = best_of([_settled(j, finalists) for j in minimisers])
     yield Step(tuple(finalists), steps, steps, chosen=chosen)
@@ -211,14 +217,31 @@ def _candidates(
     return chosen if repeat or default in chosen else [default, *chosen]
 
 
+def _finalists(problem: Problem, learner: str, minimiser: Params, parties: int) -> list[Params]:
+    """What may be the answer, the preferred first; the default is remembered: no fits.
+
+    Rows to train on are `parties` times a party's own, so the minimiser comes with more trees too:
+    by the root of that number.
+    """
+    space, iterations = problem.space(learner), learner_of(learner).iterations
+    finalists = [minimiser, _default(problem, learner)]
+    if iterations in minimiser and isinstance(space[iterations], Integer):
+        more = {iterations: minimiser[iterations] * math.sqrt(parties)}
+        grown = space.clip(minimiser | more)
+        if grown not in finalists:
+            return [grown, *finalists]
+    return finalists
+
+
 def _settled(learner: str, finalists: Sequence[Trial]) -> Trial:
-    """The surface's minimiser, if it is clearly better than the default; else the default.
+    """The first that is clearly better than the default; else the default, which is the last.
 
     Breiman's rule of one standard error for cross-validation, with half of it: what is gained by
     less is as likely gained by luck, and parties of some hundred rows have much of that.
     """
-    minimiser, default = [trial for trial in finalists if trial.learner == learner]
-    return minimiser if minimiser.loss < default.loss - ERRORS * default.error else default
+    *others, default = [trial for trial in finalists if trial.learner == learner]
+    clear = default.loss - ERRORS * default.error
+    return next((trial for trial in others if trial.loss < clear), default)
 
 
 def _default(problem: Problem, learner: str) -> Params:
