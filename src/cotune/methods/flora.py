@@ -60,7 +60,7 @@ def flora(
     as we do: the surface's best candidates, `few_shot` of them and apart from each other, are
     judged by all parties in one more round, on folds shuffled anew; the surface learns from that;
     and its new minimiser is taken, if it is better at the parties than the default configuration
-    by half a standard error; with more trees, where it has any and they are as clearly better:
+    by half a standard error; with more trees, where it has any and the parties find them no worse:
     a party judges how many are enough by its own rows, the federation trains on those of all.
 
     With `aplm` the parties keep their pairs: they fit their surrogates themselves and the mean of
@@ -218,30 +218,32 @@ def _candidates(
 
 
 def _finalists(problem: Problem, learner: str, minimiser: Params, parties: int) -> list[Params]:
-    """What may be the answer, the preferred first; the default is remembered: no fits.
+    """What may be the answer, the default last: it is remembered, no fits.
 
     Rows to train on are `parties` times a party's own, so the minimiser comes with more trees too:
     by the root of that number.
     """
     space, iterations = problem.space(learner), learner_of(learner).iterations
-    finalists = [minimiser, _default(problem, learner)]
+    default = _default(problem, learner)
     if iterations in minimiser and isinstance(space[iterations], Integer):
         more = {iterations: minimiser[iterations] * math.sqrt(parties)}
         grown = space.clip(minimiser | more)
-        if grown not in finalists:
-            return [grown, *finalists]
-    return finalists
+        if grown not in (minimiser, default):
+            return [minimiser, grown, default]
+    return [minimiser, default]
 
 
 def _settled(learner: str, finalists: Sequence[Trial]) -> Trial:
-    """The first that is clearly better than the default; else the default, which is the last.
+    """The minimiser if it is clearly better than the default, with more trees if they do no harm.
 
     Breiman's rule of one standard error for cross-validation, with half of it: what is gained by
-    less is as likely gained by luck, and parties of some hundred rows have much of that.
+    less is as likely gained by luck, and parties of some hundred rows have much of that. More trees
+    are no second try: they count only where the minimiser has passed.
     """
-    *others, default = [trial for trial in finalists if trial.learner == learner]
-    clear = default.loss - ERRORS * default.error
-    return next((trial for trial in others if trial.loss < clear), default)
+    minimiser, *grown, default = [trial for trial in finalists if trial.learner == learner]
+    if minimiser.loss < default.loss - ERRORS * default.error:
+        return min([*grown, minimiser], key=lambda trial: trial.loss)
+    return default
 
 
 def _default(problem: Problem, learner: str) -> Params:
