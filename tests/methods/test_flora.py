@@ -15,7 +15,15 @@ from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, decode_request
 from cotune.methods import surfaces
-from cotune.methods.flora import SHUFFLES, _default, _finalists, _settled, flora
+from cotune.methods.flora import (
+    MANY,
+    SHUFFLES,
+    _default,
+    _finalists,
+    _grown,
+    _settled,
+    flora,
+)
 from cotune.methods.surfaces import Minimiser
 from cotune.methods.unified import Gathered, Highest
 from cotune.party.party import Party
@@ -196,16 +204,31 @@ def test_the_default_is_left_only_for_what_is_better_by_half_a_standard_error(lo
     assert _settled(TREE, [minimiser, default]) == (default if kept else minimiser)
 
 
+def answer(*losses, parties):
+    """The position of the answer among the minimiser, with more trees, and the default."""
+    finalists = [finalist(loss, max_depth=i) for i, loss in enumerate(losses)]
+    return finalists.index(_grown(_settled(TREE, finalists), finalists, parties))
+
+
 @pytest.mark.parametrize(("loss", "taken"), [(0.19, True), (0.20, True), (0.21, False)])
 def test_more_trees_are_taken_if_they_are_no_worse(loss, taken):
-    minimiser, grown = finalist(0.20, max_depth=2), finalist(loss, max_depth=3)
-    settled = _settled(TREE, [minimiser, grown, finalist(0.26, max_depth=5)])
-    assert settled == (grown if taken else minimiser)
+    assert answer(0.20, loss, 0.26, parties=MANY - 1) == int(taken)
 
 
-def test_more_trees_are_no_second_try_against_the_default():
-    minimiser, grown, default = (finalist(loss, max_depth=3) for loss in (0.24, 0.10, 0.26))
-    assert _settled(TREE, [minimiser, grown, default]) == default
+@pytest.mark.parametrize("loss", [0.19, 0.21, 0.30])
+def test_with_many_parties_more_trees_are_taken_whatever_each_finds_for_its_own_rows(loss):
+    assert answer(0.20, loss, 0.26, parties=MANY) == 1
+
+
+@pytest.mark.parametrize("parties", [PARTIES, MANY])
+def test_where_there_can_be_no_more_trees_the_answer_is_what_was_settled_on(parties):
+    assert answer(0.20, 0.26, parties=parties) == 0
+    assert answer(0.26, 0.20, parties=parties) == 1
+
+
+@pytest.mark.parametrize("parties", [PARTIES, MANY])
+def test_more_trees_are_no_second_try_against_the_default(parties):
+    assert answer(0.24, 0.10, 0.26, parties=parties) == 2
 
 
 def test_the_parties_judge_more_trees_too():
@@ -215,7 +238,8 @@ def test_the_parties_judge_more_trees_too():
     assert grown.params["max_iter"] == round(minimiser.params["max_iter"] * PARTIES**0.5)
     assert grown.params["max_depth"] == minimiser.params["max_depth"]
     assert fallback.params == default(outcome, "hgb")
-    assert outcome.chosen == _settled("hgb", outcome.trials[-3:])
+    settled = _settled("hgb", outcome.trials[-3:])
+    assert outcome.chosen == _grown(settled, outcome.trials[-3:], PARTIES)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ SMALL = 1000
 SHUFFLES = 3
 #: By how many standard errors of its loss the default configuration must be beaten.
 ERRORS = 0.5
+#: Parties from which on one of them has too few of all rows to say how many trees are too many.
+MANY = 8
 
 
 def flora(
@@ -60,8 +62,9 @@ def flora(
     as we do: the surface's best candidates, `few_shot` of them and apart from each other, are
     judged by all parties in one more round, on folds shuffled anew; the surface learns from that;
     and its new minimiser is taken, if it is better at the parties than the default configuration
-    by half a standard error; with more trees, where it has any and the parties find them no worse:
-    a party judges how many are enough by its own rows, the federation trains on those of all.
+    by half a standard error; with more trees, where it has any and the parties find them no worse,
+    or are many: a party judges how many are enough by its own rows, the federation trains on
+    those of all.
 
     With `aplm` the parties keep their pairs: they fit their surrogates themselves and the mean of
     their predictions is a `sum`. With `disclose` they tell the pairs; the answer is the same.
@@ -165,7 +168,8 @@ def flora(
         for params in _finalists(problem, learner, minimiser, len(federation.parties))
     ]
     finalists = predict.judge(final, shuffles)
-    chosen = best_of([_settled(j, finalists) for j in minimisers])
+    settled = best_of([_settled(j, finalists) for j in minimisers])
+    chosen = _grown(settled, finalists, len(federation.parties))
     yield Step(tuple(finalists), steps, steps, chosen=chosen)
     yield Step((), steps, steps, predict.report(chosen))  # may take a round of its own
 
@@ -234,16 +238,24 @@ def _finalists(problem: Problem, learner: str, minimiser: Params, parties: int) 
 
 
 def _settled(learner: str, finalists: Sequence[Trial]) -> Trial:
-    """The minimiser if it is clearly better than the default, with more trees if they do no harm.
+    """The minimiser if it is clearly better than the default, else the default.
 
     Breiman's rule of one standard error for cross-validation, with half of it: what is gained by
-    less is as likely gained by luck, and parties of some hundred rows have much of that. More trees
-    are no second try: they count only where the minimiser has passed.
+    less is as likely gained by luck, and parties of some hundred rows have much of that.
     """
-    minimiser, *grown, default = [trial for trial in finalists if trial.learner == learner]
-    if minimiser.loss < default.loss - ERRORS * default.error:
-        return min([*grown, minimiser], key=lambda trial: trial.loss)
-    return default
+    minimiser, *_, default = [trial for trial in finalists if trial.learner == learner]
+    return minimiser if minimiser.loss < default.loss - ERRORS * default.error else default
+
+
+def _grown(settled: Trial, finalists: Sequence[Trial], parties: int) -> Trial:
+    """With more trees, if it is the minimiser and they do no harm.
+
+    They are no second try against the default. That one of `MANY` parties finds them too many for
+    its own rows says nothing about the rows of all, and is no harm.
+    """
+    minimiser, *grown, _ = [trial for trial in finalists if trial.learner == settled.learner]
+    harmless = [trial for trial in grown if parties >= MANY or trial.loss <= minimiser.loss]
+    return harmless[0] if harmless and settled is minimiser else settled
 
 
 def _default(problem: Problem, learner: str) -> Params:
