@@ -93,10 +93,10 @@ def parties(frame: pd.DataFrame, count: int) -> list[pd.DataFrame]:
     return [frame.iloc[rows] for _, rows in _splits(frame["target"].to_numpy(), count)]
 
 
-def _splits(y: np.ndarray, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def _splits(y: np.ndarray, count: int, shuffle: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
     from sklearn.model_selection import StratifiedKFold
 
-    folds = StratifiedKFold(count, shuffle=True, random_state=SEED)
+    folds = StratifiedKFold(count, shuffle=True, random_state=SEED + shuffle)
     return list(folds.split(np.zeros((len(y), 1)), y))
 
 
@@ -139,7 +139,7 @@ def score_fold(folder: Path, dataset: str, learner: str, params: Params, fold: i
 
     from sklearn.metrics import balanced_accuracy_score
 
-    X, y, splits = _pooled(folder, dataset, learner != "HGB")
+    X, y, splits = pooled(folder, dataset, learner != "HGB")
     train, test = splits[fold]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no convergence, infinite weights: the score says it
@@ -148,11 +148,14 @@ def score_fold(folder: Path, dataset: str, learner: str, params: Params, fold: i
 
 
 @cache
-def _pooled(folder: Path, dataset: str, scale: bool) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+def pooled(
+    folder: Path, dataset: str, scale: bool, shuffle: int = 0
+) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+    """Features, targets and folds of all rows; `shuffle` 0 are the folds that score."""
     frame = load(folder, dataset)
     y = frame["target"].to_numpy()
     features = (scaled(frame) if scale else frame).drop(columns="target")
-    return features.to_numpy(dtype=float), y, _splits(y, FOLDS)
+    return features.to_numpy(dtype=float), y, _splits(y, FOLDS, shuffle)
 
 
 def score_key(learner: str, dataset: str, params: Params) -> dict[str, Any]:
