@@ -22,6 +22,7 @@ from common import RESULTS, WORK, Params, Results, Table, Workers, estimator, pa
 from flora_own import SMALL
 from flora_paper import CASES, LEARNERS
 from flora_searches import NAMES
+from flora_statistics import regret
 
 from cotune.learners import learner as learner_of
 
@@ -123,17 +124,17 @@ def _row(
     regrets: list[float] = []
     for params in better:
         seen = np.mean([done.get(_key(case, params, 1 + s)) for s in range(shuffles)], axis=0)
-        scored = np.array(done.get(_key(case, params, SCORES)))
-        regret = (paper.best / 100 - scored) / (paper.gap / 100)
+        scored = done.get(_key(case, params, SCORES))
+        own = [regret(score, paper.best / 100, paper.baseline / 100) for score in scored]
         count = int(seen.argmax())
-        known.append((float(seen[count]), float(regret[count])))
-        regrets += regret.tolist()
+        known.append((float(seen[count]), own[count]))
+        regrets += own
     known.sort(key=lambda one: -one[0])
     return {
         "learner": case[0],
         "dataset": case[1],
         "oracle": known[0][1],
-        "best": float(np.mean([regret for _, regret in known[:BEST]])),
+        "best": float(np.mean([own for _, own in known[:BEST]])),
         "luckiest": min(regrets),
         "figure": known[0][0],
     }
@@ -164,7 +165,7 @@ def _show(rows: list[dict[str, Any]], cut: dict[str, Any], arguments: Any) -> No
     medians = {
         name: float(np.median([row[name] for row in rows])) for name in ("oracle", "best")
     } | {"flora": _median(ours, rows)}
-    others = [regret for case, regret in ours.items() if case[1] not in SMALL]
+    others = [value for case, value in ours.items() if case[1] not in SMALL]
     overall = {
         name: float(np.median([*(row[name] for row in rows), *others]))
         for name in ("oracle", "best")

@@ -35,6 +35,7 @@ from common import (
 )
 from flora_paper import CASES, LEARNERS, SURFACES
 from flora_searches import flora
+from flora_statistics import regret
 
 #: Trials, folds and few-shot candidates of the paper, or the default.
 WHOLE = (100, 10, 20)
@@ -158,12 +159,11 @@ def _row(key: dict[str, Any], found: dict[str, Any], scores: Results) -> dict[st
     if score is None:
         return None
     paper = CASES[key["learner"]][key["dataset"]]
-    regret = (paper.best / 100 - score) / (paper.best / 100 - paper.baseline / 100)
     return {
         **key,
         **found,
         "score": score,
-        "regret": regret,
+        "regret": regret(score, paper.best / 100, paper.baseline / 100),
         "paper": dict(zip(SURFACES, paper.regret, strict=True)),
     }
 
@@ -226,7 +226,7 @@ def _aggregate(rows: list[dict[str, Any]], ways: list[str]) -> dict[str, Any]:
             for i, surface in enumerate(SURFACES)
         }
         quartiles = np.percentile(list(per_case.values()), [25, 50, 75]).tolist()
-        worse = sum(regret > 1 for regret in per_case.values())
+        worse = sum(value > 1 for value in per_case.values())
         cost = {
             name: float(np.median([row[name] for row in mine]))
             for name in ("rounds", "bytes", "fits")

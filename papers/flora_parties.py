@@ -31,6 +31,7 @@ from common import (
 )
 from flora_paper import SURFACES, TABLE_7, TABLE_11
 from flora_searches import flora, heterogeneity, recommended, searched
+from flora_statistics import regret
 
 #: Trials and folds at the parties, and the most parties, where nothing else is asked for.
 CUT = {"trials": 20, "folds": 3, "parties": 100, "few_shot": 10}
@@ -102,24 +103,24 @@ def _show(
         if value is None:
             continue
         case = TABLE_7[paper.dataset]
-        regret = {}
+        regrets = {}
         for name, params in value["params"].items():
             score = scores.get(score_key("HGB", paper.dataset, params))
             if score is not None:
-                regret[name] = (case.best / 100 - score) / (case.gap / 100)
+                regrets[name] = regret(score, case.best / 100, case.baseline / 100)
         cells = [
-            f"{printed:.2f} | {regret[name.lower()]:.2f}" if name.lower() in regret else ""
+            f"{printed:.2f} | {regrets[name.lower()]:.2f}" if name.lower() in regrets else ""
             for name, printed in zip(SURFACES, paper.regret, strict=True)
         ]
         gamma = f"{paper.gamma_p:.2f} | {value['gamma_p']:.2f}"
-        ours = f"{regret['flora']:.2f}" if "flora" in regret else ""
+        ours = f"{regrets['flora']:.2f}" if "flora" in regrets else ""
         rows.append([paper.dataset, str(paper.p), gamma, *cells, ours])
         written.append(
             {
                 "dataset": paper.dataset,
                 "p": paper.p,
                 "gamma_p": value["gamma_p"],
-                "regret": regret,
+                "regret": regrets,
                 "paper": dict(zip(SURFACES, paper.regret, strict=True)),
                 "cost": value["cost"],
             }
