@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test agent lint format bench clean
+.PHONY: help setup demo test soak agent lint format bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -32,6 +32,9 @@ demo: $(VENV)/user ## Tune a real model over simulated parties, in about a minut
 
 test: $(VENV)/developer lint agent ## Check the code and run all tests, two files at a time
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+soak: $(VENV)/developer ## Run the long forms of the tests that damage files and messages
+	COTUNE_SOAK=1 $(BIN)/pytest -m soak -n 2 --timeout 5400
 
 agent: $(VENV)/user ## Set the key agent up, if a CPython 3.10 can be found
 	@$(BIN)/cotune agent doctor --setup || echo "The tests with real ciphertexts will be skipped."
