@@ -244,10 +244,8 @@ def table_2(store: Store, runs: Runs) -> tuple[Table, dict[str, Any]]:
                 [each["cpu_seconds"] for each in own], [b["cpu_seconds"] for b in base]
             )
             share = _ratio(*([data_share(e["algorithms"]) for e in side] for side in (own, base)))
-            cells = [number(paper[0], 3), number(error, 3), number(paper[1], 3)]
-            rows.append(
-                [DATASETS[dataset], f"{tolerance:g}", *cells, number(seconds, 3), number(share, 3)]
-            )
+            cells = [number(each, 3) for each in (paper[0], error, paper[1], share, seconds)]
+            rows.append([DATASETS[dataset], f"{tolerance:g}", *cells])
             data.setdefault(dataset, {})[f"{tolerance:g}"] = {
                 "error": error,
                 "cpu_cost": seconds,
@@ -260,12 +258,13 @@ def table_2(store: Store, runs: Runs) -> tuple[Table, dict[str, Any]]:
         "error paper",
         "error",
         "cost paper",
-        "CPU cost",
         "data cost",
+        "CPU cost",
     ]
     note = (
         "Error: best accuracy over all runs of the table less the mean accuracy, in points. Costs "
-        "relative to tolerance 0: CPU seconds of the fits, and rows trained on. The tolerances are "
+        "relative to tolerance 0: rows trained on, and CPU seconds of the fits. Runs of one data "
+        "cost do the same work: their CPU seconds differ by timing noise. The tolerances are "
         "read as points of accuracy in percent: at 1.0 as a share of 1, every learner would be "
         "trained on all rows, which is the last row here, and cost far more than the paper's 1.44."
     )
@@ -298,7 +297,9 @@ def table_3(store: Store, runs: Runs) -> tuple[Table, dict[str, Any]]:
     note = (
         "CPU seconds of the fits, RM = 1; the forest of RM, which the paper counts too, is fitted "
         "by the coordinator and is not in these. A party that is asked again for a configuration "
-        "it has judged on the same rows tells what it knows and fits nothing."
+        "it has judged on the same rows tells what it knows and fits nothing. Few trials lower the "
+        "ratios: with 6 of them LBM fits 6 configurations where RM fits 16 with its candidates, "
+        "0.38; with the paper's 50 trials it is 50 of 60, 0.83."
     )
     return Table("FLASH, Table 3: run time", header, rows, note), data
 
