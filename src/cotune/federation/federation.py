@@ -166,7 +166,9 @@ class Federation:
         among: Sequence[str] | None = None,
         aim: Aim = WHOLE,
     ) -> Sums:
-        """The total of the parties' replies, and nothing else; `otherwise` as in `gather`.
+        """The total of the parties' replies; `otherwise` as in `gather`.
+
+        Of a private sum the totals of its digits are opened, which is a little more than the total.
 
         With `among` only these parties are asked, and the quorum is one of them. `aim` says what of
         the total is wanted: of counts perhaps only 1 where they reach a threshold and 0 elsewhere.

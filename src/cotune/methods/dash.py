@@ -17,11 +17,12 @@ def dash(
     """Decentralised search: the coordinator asks, all parties judge, the mean loss is told.
 
     Alam, Kar, Salonidis, Samulowitz: DASH: Decentralized CASH for Federated Learning,
-    Algorithm 1; the numbers at the right are its lines. Two things differ in form, not in result:
+    Algorithm 1; the numbers at the right are its lines. Two things differ, the first in form only:
 
     - The algorithms' searches are independent of each other (line 3), so their k-th steps
       travel in one message: a run is HPO_iter rounds instead of J x HPO_iter.
-    - Any Optuna sampler takes the place of hyperopt (line 9); TPE is the same algorithm.
+    - Any Optuna sampler takes the place of hyperopt (line 9). Its TPE is not hyperopt's: Optuna 5.0
+      samples all parameters jointly (multivariate), and counts running trials as bad ones.
 
     Lines 11 and 13, the best of all trials, are what `tune` makes of the trials that are yielded;
     line 14 is the federated training that follows.

@@ -13,7 +13,8 @@ from cotune.domain import Category, Fixed, Number
 from cotune.errors import UsageError
 from cotune.space import Space
 
-#: L of section V-C: the width of a cell, as a share of a parameter's range in the search's scale.
+#: L of section V-C: a cell is at most so much of a parameter's range wide, in the search's scale.
+#: All have one width, which makes it 1/7.
 WIDTH = 0.15
 #: Cells of one learner, at most: with more parameters cells are wider.
 MOST_CELLS = 4096

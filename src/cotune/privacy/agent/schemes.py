@@ -1,8 +1,9 @@
 """The schemes: their parameters, and how numbers become plaintexts and totals numbers again.
 
-All have a secret key that is the sum of the parties' shares, and 128 bits classical security. The
-exact ones are BFV, with decryption shares flooded with noise of two 60-bit primes
-(`NOISE_FLOODING_MULTIPARTY`). The approximate ones are CKKS, see `approximate.py`.
+All have a secret key that is the sum of the parties' shares, and ciphertexts of 128 bits classical
+security. The exact ones are BFV, with decryption shares flooded with noise of two 60-bit primes
+(`NOISE_FLOODING_MULTIPARTY`). The approximate ones are CKKS, whose decryption shares are flooded
+with far less: what these reveal is hidden by some bits only, see `approximate.py`.
 """
 
 from __future__ import annotations
