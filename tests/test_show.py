@@ -83,6 +83,12 @@ def test_an_outcome_says_what_it_cost_and_disclosed_and_where_it_lies(page):
     assert "ended early" not in shown
 
 
+def test_an_epsilon_says_that_the_first_rounds_are_not_in_it(page):
+    show_outcome(outcome(noises=(20.0,)), page)
+    (line,) = [line for line in text(page).splitlines() if line.startswith("epsilon")]
+    assert line.rstrip().endswith("for one party; without the first rounds")
+
+
 def test_an_outcome_says_which_budget_ended_it(page):
     show_outcome(outcome(ended="the budget of 2 rounds is spent"), page)
     assert "ended early  the budget of 2 rounds is spent" in text(page)

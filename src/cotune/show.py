@@ -33,7 +33,8 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("cost", cost_line(outcome.ledger))
     if outcome.epsilon is not None:
-        facts.add("epsilon", f"{outcome.epsilon:.3g} at delta {outcome.delta:g}, for one party")
+        figures = f"{outcome.epsilon:.3g} at delta {outcome.delta:g}, for one party"
+        facts.add("epsilon", f"{figures}; without the first rounds")
     facts.add("disclosed", _bullets(outcome.ledger.disclosed))
     if outcome.report:
         facts.add("report", _bullets(_figures(outcome.report)))

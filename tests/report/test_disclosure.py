@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 import cotune
@@ -54,6 +55,18 @@ def test_the_text_fits_a_terminal_and_names_every_message(outcomes):
     assert "Sums were added up under masks" in text
     for one in outcomes["masked"].disclosures:
         assert f"\n{one.message} (" in text
+
+
+@pytest.mark.parametrize("privacy", ["masked", "encrypted"])
+def test_the_text_on_private_sums_says_that_a_total_may_be_about_one_row(outcomes, privacy):
+    text = as_text(msgspec.structs.replace(outcomes["masked"], privacy=privacy))
+    assert "A total may be about one row." in " ".join(text.split())
+
+
+def test_the_text_says_what_epsilon_leaves_out(outcomes):
+    noised = msgspec.structs.replace(outcomes["masked"], noises=(20.0,))
+    assert "leaves out the first rounds" in " ".join(as_text(noised).split())
+    assert "epsilon" not in as_text(outcomes["masked"])
 
 
 def test_every_task_says_what_it_discloses():

@@ -138,9 +138,11 @@ def as_text(outcome: Outcome) -> str:
     parties = len(outcome.parties)
     sums = {
         "plain": "Sums were added up in the clear: the coordinator saw every party's part.",
-        "masked": "Sums were added up under masks: the coordinator saw totals only.",
+        "masked": "Sums were added up under masks: the coordinator saw totals only. A total may be "
+        "about one row.",
         "encrypted": "Sums were added up under threshold encryption: the coordinator saw totals "
-        "only, and could open no ciphertext without all parties that have a share of the key.",
+        "only, and could open no ciphertext without all parties that have a share of the key. A "
+        "total may be about one row.",
     }[outcome.privacy]
     lines = [
         f"What a run of {outcome.method} over {parties} parties told, and to whom.",
@@ -152,7 +154,8 @@ def as_text(outcome: Outcome) -> str:
     if outcome.epsilon is not None:
         lines.append(
             f"Noised sums together: epsilon {outcome.epsilon:.3g} at delta {outcome.delta:g}, for "
-            "neighbouring federations that differ in one party's answers. The schema's sums have "
+            "neighbouring federations that differ in one party's answers. It leaves out the first "
+            "rounds: what is reported of columns in the clear, and the schema's sums, which have "
             "no noise."
         )
     text = [fill(line, 80) for line in lines]
