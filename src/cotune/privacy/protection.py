@@ -149,7 +149,7 @@ def gaussians(length: int, random: Callable[[int], bytes]) -> np.ndarray:
     from scipy.special import ndtri
 
     bits = np.frombuffer(random(8 * length), dtype="<u8")
-    magnitudes = ndtri(((bits >> 1) + 0.5) * 2.0**-64)
+    magnitudes: np.ndarray = ndtri(((bits >> 1) + 0.5) * 2.0**-64)
     return np.where(bits & 1, magnitudes, -magnitudes)
 
 
