@@ -36,7 +36,7 @@ test: $(VENV)/developer lint agent ## Check the code and run all tests, two file
 soak: $(VENV)/developer ## Run the long forms of the tests that damage files and messages
 	COTUNE_SOAK=1 $(BIN)/pytest -m soak -n 2 --timeout 5400
 
-agent: $(VENV)/user ## Set the key agent up, if a CPython 3.10 can be found
+agent: $(VENV)/user ## Set the key agent up, if a CPython 3.12 or 3.10 that fits can be found
 	@$(BIN)/cotune agent doctor --setup || echo "The tests with real ciphertexts will be skipped."
 
 lint: $(VENV)/developer ## Run ruff and mypy

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from cotune.federation.journal import Journal
 from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Refusal, decode_request
 from cotune.methods.privtuna import dense_cells, proposals
+from cotune.party.keys import FEWEST
 from cotune.party.propose import Explore, Propose
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Evaluate, Predict, Search
@@ -34,6 +36,8 @@ from cotune.privacy.sums import Privacy
 from cotune.problem import Budget, Problem
 from cotune.settings import Settings, spaces_as_json
 
+#: Of the parties, for a total.
+QUORUM = 0.5
 SEARCH = Search(("decision_tree",), 20, "random")
 SPACE = {"decision_tree": {"max_depth": (1, 12), "min_samples_leaf": (1, 20)}}
 
@@ -58,7 +62,7 @@ def federation_of(parties: int, privacy: Privacy) -> Federation:
         f"party-{i:02d}": frame.iloc[i::parties].reset_index(drop=True) for i in range(parties)
     }
     engine = Dropping(tables, "target", executor=ThreadPoolExecutor(1))
-    return Federation(engine, privacy=privacy, quorum=0.5, retries=0)
+    return Federation(engine, privacy=privacy, quorum=QUORUM, retries=0)
 
 
 def problem_of(federation: Federation) -> Problem:
@@ -94,7 +98,8 @@ def rounds(parties: int, privacy: Privacy, repeats: int) -> dict[str, float]:
         }
         if privacy == "masked":
             assert isinstance(federation.engine, Dropping)
-            for gone in (1, 2):
+            fewest = max(FEWEST, math.ceil(QUORUM * parties))
+            for gone in range(1, min(2, parties - fewest) + 1):
                 federation.engine.gone = tuple(federation.parties[:gone])
                 federation._absent = {}
                 began = time.perf_counter()

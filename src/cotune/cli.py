@@ -423,7 +423,7 @@ def doctor(setup: bool, as_json: bool) -> None:
     Examples:
       cotune agent doctor
       cotune agent doctor --setup
-      COTUNE_AGENT_PYTHON=/opt/python3.10/bin/python cotune agent doctor --setup
+      COTUNE_AGENT_PYTHON=/opt/python3.12/bin/python cotune agent doctor --setup
     """
     from cotune.privacy.doctor import diagnose, set_up
 

@@ -105,7 +105,9 @@ def opened(
             return own.user if known else None
 
         audit = Audit(kit / RECORD)
-        host = stack.enter_context(Host(party, engine.workers, policy, audit, lead, show))
+        host = stack.enter_context(
+            Host(party, engine.workers, policy, audit, lead, show, own.sites)
+        )
         yield Site(own, kit, host.address)
 
 

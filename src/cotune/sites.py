@@ -192,6 +192,13 @@ def _data_options(command: Any) -> Any:
     help="Refuse private sums of fewer parties.",
 )
 @click.option(
+    "--least-noise",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SIGMA",
+    help="Refuse totals with less noise (tune --noise), but for those that make the schema.",
+)
+@click.option(
     "--processes",
     type=click.IntRange(min=1),
     metavar="N",

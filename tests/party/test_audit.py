@@ -174,8 +174,9 @@ def test_a_line_that_did_not_get_onto_the_disk_does_not_spoil_the_next(tmp_path)
         (
             "encrypted",
             Aim(),
-            Protection(1.0),
-            "only the total over the parties (encrypted, noised)",
+            Protection(4.0, parties=16),
+            "only the total over the parties (encrypted, noised: this party adds a deviation of 1 "
+            "clipping norms, as one of 16 that make 4) is told of its mean",
         ),
         ("encrypted", Aim(3), None, "only where the total over the parties reaches 3 is told of"),
         ("encrypted", Aim(0, 1.0, 2.0), None, "only quotients of totals over the parties"),
@@ -207,6 +208,20 @@ def test_a_summary_counts_by_task_and_way():
     assert inspect.discloses == Inspect.discloses
     assert (evaluate.way, evaluate.told, evaluate.bytes_out) == ("sum", 2, 401)
     assert (junk.task, junk.told, junk.refused, junk.discloses) == ("?", 0, 1, "")
+
+
+def test_a_summary_has_every_amount_of_noise_that_was_added():
+    noised = [
+        entry_of(
+            Request("run", 1, "masked", TREE, keyed=Keyed("s", ("a",)), protection=Protection(n)),
+            "anna", "told", bytes_in=1, bytes_out=50,
+        )
+        for n in (4.0, 4.0, 0.5)
+    ]  # fmt: skip
+    (one,) = summary(noised)
+    assert one.discloses == f"{noised[0].discloses}; {noised[2].discloses}"
+    assert "that make 4)" in one.discloses
+    assert "that make 0.5)" in one.discloses
 
 
 def test_the_text_has_a_line_for_each_entry_and_says_once_what_was_told():

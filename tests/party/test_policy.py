@@ -9,7 +9,7 @@ import pytest
 from cotune.errors import FederationError, UsageError
 from cotune.federation.engine import Engine
 from cotune.federation.federation import Federation
-from cotune.federation.wire import Request
+from cotune.federation.wire import Refusal, Request
 from cotune.learners import learner_names
 from cotune.party.audit import Audit, check, read
 from cotune.party.closed_list import TASKS
@@ -21,6 +21,7 @@ from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search
 from cotune.party.train.assess import Assess
 from cotune.party.workers import Workers
+from cotune.privacy.protection import Protection
 from cotune.testing.tables import make_tables
 from cotune.tuning import tune
 from tests.parts import iris, party_of, problem_of, threads
@@ -204,8 +205,75 @@ def test_private_sums_are_made_among_enough_parties(among, left, verb, says):
 
 
 @pytest.mark.parametrize(
+    ("verb", "noise", "given"),
+    [
+        ("gather", None, "there is none"),
+        ("sum", None, "there is none"),
+        ("sum", 9.0, "there is none"),  # nothing is noised in the clear
+        ("masked", None, "there is none"),
+        ("masked", 1.99, "it is 1.99"),
+        ("encrypted", float("nan"), "it is nan"),
+        ("masked", 2.0, None),
+        ("encrypted", 2.5, None),
+    ],
+)
+def test_a_party_that_wants_noise_takes_part_in_no_total_with_less(verb, noise, given):
+    protection = None if noise is None else Protection(noise)
+    refusal = Policy(least_noise=2.0).check(asked(TREE, verb, KEYED, protection=protection))
+    assert (refusal is None) == (given is None)
+    if refusal is not None:
+        assert refusal == Refusal(
+            "refused",
+            "this party takes part in totals with noise of 2 clipping norms or more, and "
+            f"{given} (policy: least_noise): use --noise 2 with --privacy masked or encrypted",
+        )
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_without_noise_a_party_that_wants_it_tells_what_the_schema_needs_only(kind):
+    task, policy = empty(kind), Policy(least_noise=1.0)
+    harmless = issubclass(kind, OfKeys) or kind is Inspect
+    assert (policy.check(asked(task, "gather")) is None) == harmless
+    assert policy.check(asked(task, "sum")).code == "refused"
+    for verb in ("masked", "encrypted"):
+        assert (policy.check(asked(task, verb, KEYED)) is None) == (not kind.needs_problem)
+
+
+def test_a_noised_run_passes_parties_that_want_noise_and_their_records_say_how_much(tmp_path):
+    policy = Policy(least_noise=4.0)
+    outcome = tuned(tmp_path, policy, privacy="masked", weights="equal", noise=4.0, train=False)
+    assert set(outcome.noises) == {4.0}
+    entries = read(tmp_path / "party-1.jsonl")
+    assert {entry.outcome for entry in entries} == {"told"}
+    noised = {entry.discloses for entry in entries if entry.task == "evaluate"}
+    assert len(noised) == 1
+    assert "adds a deviation of 2.31 clipping norms, as one of 3 that make 4" in noised.pop()
+
+
+def test_a_run_with_less_noise_is_refused_by_parties_that_want_more(tmp_path):
+    options = {"privacy": "masked", "weights": "equal", "noise": 3.9, "train": False}
+    with pytest.raises(FederationError, match=r"noise of 4 clipping norms or more, and it is 3\.9"):
+        tuned(tmp_path, Policy(least_noise=4.0), **options)
+
+
+@pytest.mark.parametrize("verb", ["masked", "encrypted"])
+def test_a_party_that_knows_its_federation_adds_up_with_no_invented_party(verb):
+    known, ghosts = ("a", "b", "c", "d"), tuple(f"ghost-{i}" for i in range(1000))
+    keyed = Keyed("session", ("a", "b", *ghosts), fewest=1000)
+    request = asked(TREE, verb, keyed, protection=Protection(1.0, parties=1000))
+    refusal = Policy().check(request, known)
+    assert refusal.code == "refused"
+    assert "1000 of those named do not belong to it" in refusal.sentence
+    assert Policy().check(asked(TREE, verb, KEYED), known) is None
+    assert Policy().check(asked(TREE, "gather"), known) is None
+
+
+@pytest.mark.parametrize(
     ("settings", "says"),
     [
+        ({"least_noise": -1.0}, "least_noise is -1.0"),
+        ({"least_noise": float("nan")}, "least_noise is nan"),
+        ({"least_noise": float("inf")}, "least_noise is inf"),
         ({"refused": ("evaluat",)}, "unknown task 'evaluat': did you mean 'evaluate'"),
         ({"learners": ("hbg",)}, "unknown learner 'hbg': did you mean 'hgb'"),
         ({"at_least": "mask"}, "unknown privacy 'mask': did you mean 'masked'"),

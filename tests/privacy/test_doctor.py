@@ -12,8 +12,10 @@ import pytest
 from cotune.errors import UsageError
 from cotune.privacy.doctor import diagnose, interpreter, set_up
 
-BARE = ["CPython", [3, 10], "msgspec (No module named 'msgspec')"]
-READY = ["CPython", [3, 10], ""]
+BARE = ["CPython", [3, 10], "msgspec (No module named 'msgspec')", ""]
+READY = ["CPython", [3, 10], "", "1.6.1.0.22.4"]
+BARE_12 = ["CPython", [3, 12], "msgspec (No module named 'msgspec')", ""]
+READY_12 = ["CPython", [3, 12], "", "1.6.1.0.24.4"]
 
 # Says of itself what the file `says` beside it holds. Its environments start BARE; `pip install`
 # makes them what the file `installed` holds, or fails with the text in `broken`.
@@ -32,7 +34,9 @@ cp "$base/installed" "$here/says"
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """No interpreter anywhere, and an empty place for the agent's own."""
+    """Debian 12 without an interpreter, and an empty place for the agent's own."""
+    glibc(monkeypatch, "2.36")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "nowhere" / "python"))
     for name in ("COTUNE_AGENT_PYTHON", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -46,6 +50,10 @@ def world(tmp_path, monkeypatch):
     return tmp_path
 
 
+def glibc(monkeypatch, version: str, name: str = "glibc") -> None:
+    monkeypatch.setattr("platform.libc_ver", lambda: (name, version))
+
+
 def placed(folder: Path, says: object = BARE, installed: object = READY) -> Path:
     """A pretended interpreter."""
     folder.mkdir(parents=True)
@@ -57,8 +65,14 @@ def placed(folder: Path, says: object = BARE, installed: object = READY) -> Path
     return python
 
 
-def in_pyenv(world: Path, **what: object) -> Path:
-    return placed(world / "pyenv" / "versions" / "3.10.13" / "bin", **what)
+def in_pyenv(world: Path, version: str = "3.10.13", **what: object) -> Path:
+    return placed(world / "pyenv" / "versions" / version / "bin", **what)
+
+
+def installed(base: Path) -> str:
+    """What pip was asked to install into the environment that was made with this one."""
+    (line,) = (base.parent / "log").read_text().splitlines()
+    return line
 
 
 def test_without_a_fitting_interpreter_it_says_which_and_how_to_get_one(world):
@@ -91,9 +105,8 @@ def test_set_up_makes_an_environment_that_is_found_from_then_on(world):
     made = set_up()
     assert made == world / "agent" / "venv" / "bin" / "python"
     assert interpreter() == diagnose().python == made
-    (installed,) = (base.parent / "log").read_text().splitlines()
-    assert "openfhe==1.6.1.0.22.4" in installed
-    assert "msgspec" in installed
+    assert "openfhe==1.6.1.0.22.4" in installed(base)
+    assert "msgspec" in installed(base)
 
 
 def test_a_name_on_the_path_that_does_not_run_is_passed_over(world):
@@ -109,6 +122,127 @@ def test_other_interpreters_are_no_base(world, says):
     in_pyenv(world, says=says)
     with pytest.raises(UsageError, match="none was found"):
         set_up()
+
+
+OLD = "openfhe==1.6.1.0.22.4 for CPython 3.10"
+NEW = "openfhe==1.6.1.0.24.4 for CPython 3.12"
+
+
+@pytest.mark.parametrize(
+    ("version", "there", "taken", "why"),
+    [
+        ("2.36", ("3.10.13", "3.12.1"), "3.10.13", f"{OLD}; {NEW} needs glibc 2.38, and this "),
+        ("2.37", ("3.10.13", "3.12.1"), "3.10.13", f"{OLD}; {NEW} needs glibc 2.38, and this "),
+        ("2.38", ("3.10.13", "3.12.1"), "3.12.1", f"{NEW}; {OLD} is not needed"),
+        ("2.41", ("3.12.1",), "3.12.1", f"{NEW}; {OLD} is not needed"),
+        ("2.41", ("3.10.13", "3.11.7"), "3.10.13", f"{OLD}; no CPython 3.12 was found"),
+        ("2.100", ("3.12.1",), "3.12.1", f"{NEW}; {OLD} is not needed"),
+    ],
+)
+def test_the_first_package_that_system_and_interpreters_allow_is_taken_and_it_says_why(
+    world, monkeypatch, version, there, taken, why
+):
+    glibc(monkeypatch, version)
+    bases = {
+        name: in_pyenv(world, name, says=["CPython", [3, int(name.split(".")[1])], "msgspec", ""])
+        for name in there
+    }
+    sentence = diagnose().sentence
+    assert f"with {bases[taken]} (" in sentence
+    assert why in sentence
+    assert "\n" not in sentence
+    set_up()
+    right = why.split()[0]
+    assert right in installed(bases[taken])
+    assert not any((b.parent / "log").exists() for name, b in bases.items() if name != taken)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "there", "says"),
+    [
+        (
+            "glibc",
+            "2.36",
+            "3.12.1",
+            r"needs a CPython 3\.10 and none was found .*2\.38.* has 2\.36",
+        ),
+        (
+            "glibc",
+            "2.41",
+            "3.11.7",
+            r"needs a CPython 3\.12 or 3\.10 and .*your system's python3\.12",
+        ),
+        ("glibc", "2.31", "3.10.13", r"cannot run on this system: .*glibc 2\.34, and .* has 2\.31"),
+        ("", "", "3.12.1", r"cannot run on this system: .* this system has none"),
+    ],
+)
+def test_where_no_package_can_be_used_it_says_why_for_each(
+    world, monkeypatch, name, version, there, says
+):
+    glibc(monkeypatch, version, name)
+    in_pyenv(world, there, says=["CPython", [3, int(there.split(".")[1])], "msgspec", ""])
+    assert not diagnose().ready
+    with pytest.raises(UsageError, match=says):
+        set_up()
+
+
+def test_the_interpreter_that_cotune_runs_under_comes_first(world, monkeypatch):
+    glibc(monkeypatch, "2.39")
+    other = in_pyenv(world, "3.12.1", says=BARE_12)
+    running = placed(world / "cotune", says=BARE_12, installed=READY_12)
+    monkeypatch.setattr("sys.executable", str(running))
+    assert f"with {running} (" in diagnose().sentence
+    set_up()
+    assert "openfhe==1.6.1.0.24.4" in installed(running)
+    assert not (other.parent / "log").exists()
+
+
+def test_openfhe_beside_cotune_needs_no_environment(world, monkeypatch):
+    running = placed(world / "cotune", says=READY_12)
+    monkeypatch.setattr("sys.executable", str(running))
+    glibc(monkeypatch, "2.39")
+    assert interpreter() == set_up() == running
+    assert not (world / "agent").exists()
+
+
+def test_an_interpreter_that_is_named_is_taken_though_another_package_comes_first(
+    world, monkeypatch
+):
+    glibc(monkeypatch, "2.39")
+    in_pyenv(world, "3.12.1", says=BARE_12)
+    named = placed(world / "conda")
+    monkeypatch.setenv("COTUNE_AGENT_PYTHON", str(named))
+    assert f"with {named} ({OLD}; " in diagnose().sentence
+    set_up()
+    assert "openfhe==1.6.1.0.22.4" in installed(named)
+
+
+@pytest.mark.parametrize(
+    ("version", "ready", "other"),
+    [
+        ("2.36", READY, f"{NEW} needs glibc 2.38, and this system has 2.36"),
+        ("2.41", READY, f"{NEW} could be used as well"),
+        ("2.41", READY_12, f"{OLD} could be used as well"),
+    ],
+)
+def test_a_ready_agent_says_what_it_runs_under_and_what_became_of_the_other_package(
+    world, monkeypatch, version, ready, other
+):
+    glibc(monkeypatch, version)
+    python = placed(world / "conda", says=ready)
+    monkeypatch.setenv("COTUNE_AGENT_PYTHON", str(python))
+    dotted = ".".join(map(str, ready[1]))
+    assert diagnose().sentence == (
+        f"the key agent is ready: it runs under {python} (CPython {dotted} with openfhe "
+        f"{ready[3]}; {other})"
+    )
+
+
+def test_a_named_interpreter_for_which_there_is_no_package_is_told_so(world, monkeypatch):
+    says = ["CPython", [3, 11], "openfhe (No module named 'openfhe')", ""]
+    monkeypatch.setenv("COTUNE_AGENT_PYTHON", str(placed(world / "conda", says=says)))
+    sentence = diagnose().sentence
+    assert "it is CPython 3.11, and OpenFHE's packages are for CPython 3.12 and 3.10" in sentence
 
 
 def test_a_failed_installation_says_why_and_leaves_nothing(world):
@@ -129,6 +263,7 @@ def test_a_failed_installation_says_why_and_leaves_nothing(world):
             "install your system's libgomp1",
         ),
         ("openfhe (/lib/libc.so.6: version `GLIBC_2.34' not found)", "needs glibc 2.34"),
+        ("openfhe (/lib/libstdc++.so.6: version `GLIBCXX_3.4.29' not found)", r"of GCC 11 or"),
         ("openfhe (No module named 'openfhe.openfhe')", "it lacks openfhe"),
     ],
 )

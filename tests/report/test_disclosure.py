@@ -4,8 +4,11 @@ import msgspec
 import pytest
 
 import cotune
+from cotune.federation.ledger import Round
+from cotune.federation.wire import Cost
 from cotune.party.closed_list import TASKS
-from cotune.report.disclosure import as_text
+from cotune.party.keys import OfKeys
+from cotune.report.disclosure import as_text, disclosures
 from tests.parts import federation_of, iris, parts
 
 
@@ -72,3 +75,40 @@ def test_the_text_says_what_epsilon_leaves_out(outcomes):
 def test_every_task_says_what_it_discloses():
     for task in TASKS:
         assert len(task.discloses) > 10, task
+
+
+def one_round(task, **more):
+    return Round(
+        number=1, task=task, verb="gather", asked=("a", "b"), bytes_up=1, bytes_down=1, seconds=0.1,
+        cost=Cost(), disclosed="", **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        one_round("newer"),
+        one_round("newer", messages={"newer": 1}),
+        one_round("evaluate", way="masked", messages={"newer": 2, "evaluate": 1}),
+    ],
+)
+def test_a_message_that_nobody_described_is_reported_as_not_described(entry):
+    (one,) = (one for one in disclosures([entry]) if one.message == "newer")
+    assert one.how == "not described"
+    said = f"{one.what} {one.learns} {one.colluding}"
+    assert "does not describe" in one.what
+    assert "every party's part" in one.learns
+    assert not any(word in said for word in ("random", "nothing", "nobody", "no party"))
+
+
+def test_a_summed_message_that_nobody_described_is_not_taken_for_a_total():
+    entry = msgspec.structs.replace(one_round("newer"), verb="sum", way="encrypted")
+    assert [one.how for one in disclosures([entry])] == ["not described"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TASKS if issubclass(kind, OfKeys)])
+def test_every_message_about_keys_is_described(kind):
+    entry = one_round("evaluate", way="masked", messages={kind.__name__.lower(): 1})
+    (one,) = disclosures([entry])
+    assert one.how in ("as random numbers", "encrypted")
+    assert one.what == kind.discloses

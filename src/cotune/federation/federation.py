@@ -340,6 +340,7 @@ class Federation:
             answers.seal(way, protection)
             try:
                 keyed = way.agree(exchange, present, fewest, self._aim)
+                check_enough(keyed.among, fewest, exchange.failures)
                 sealed = msgspec.structs.replace(
                     request, verb=way.verb, keyed=keyed, protection=protection
                 )

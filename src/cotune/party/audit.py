@@ -92,7 +92,15 @@ def disclosed(request: Request) -> str:
         return f"only quotients of totals over the parties (encrypted) are told of {discloses}"
     if request.verb == "encrypted" and aim.least:
         return f"only where the total over the parties reaches {aim.least} is told of {discloses}"
-    noised = ", noised" if request.protection is not None else ""
+    noise = request.protection
+    noised = (
+        ""
+        if noise is None
+        else (
+            f", noised: this party adds a deviation of {noise.share:.3g} clipping norms, as one of "
+            f"{noise.parties} that make {noise.noise:g}"
+        )
+    )
     return f"only the total over the parties ({request.verb}{noised}) is told of {discloses}"
 
 
@@ -250,7 +258,7 @@ def summary(entries: Iterable[Entry]) -> list[Summary]:
             told=sum(entry.told for entry in of_kind),
             refused=sum(not entry.told for entry in of_kind),
             bytes_out=sum(entry.bytes_out for entry in of_kind if entry.told),
-            discloses=next((entry.discloses for entry in of_kind if entry.told), ""),
+            discloses="; ".join(dict.fromkeys(entry.discloses for entry in of_kind if entry.told)),
         )
         for (task, way), of_kind in kinds.items()
     ]

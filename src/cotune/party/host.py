@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -93,6 +93,8 @@ class Host:
         Who has signed a call; None if that is nobody who may ask.
     show
         Is given each entry of the audit, for a display.
+    roster
+        The parties of the federation, where they are known: there are no others.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Host:
         audit: Audit,
         asker: Callable[[Ask], str | None],
         show: Callable[[Entry], None] = _nothing,
+        roster: Collection[str] = (),
     ) -> None:
         self._party = party
         self._workers = workers
@@ -110,6 +113,7 @@ class Host:
         self._audit = audit
         self._asker = asker
         self._show = show
+        self._roster = roster
         self._to_show: SimpleQueue[Entry | None] = SimpleQueue()
         self._newest: _Call | None = None
         self._under_way: _Call | None = None
@@ -188,7 +192,7 @@ class Host:
             request = decode_request(ask.message)
         except Malformed as error:  # the party would say the same
             return self._refuse(ask, asker, None, Refusal("malformed", str(error)))
-        refusal = self._policy.check(request)
+        refusal = self._policy.check(request, self._roster)
         if refusal is not None:
             return self._refuse(ask, asker, request, refusal)
         with self._changed:

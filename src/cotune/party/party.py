@@ -279,7 +279,9 @@ class Party:
         """The party's part of a private sum; asked again under other keys, it is the same."""
         if request.keyed is None:
             raise Malformed("a private sum was asked for without keys")
-        asked = (request.run, request.round, encode(request.task))
+        if request.protection is not None:
+            request.protection.check(request.keyed)
+        asked = (request.run, request.round, encode((request.task, request.protection)))
         terms = request.task.terms(self._problem) | OWN_TERMS
         if self._summed is None or self._summed[0] != asked:
             summand = self._summand(request.task)

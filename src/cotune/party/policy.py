@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args
 
 import msgspec
@@ -11,6 +11,7 @@ from cotune.errors import UsageError, choices
 from cotune.federation.wire import Refusal, Request, Way
 from cotune.learners import learner_names
 from cotune.party.closed_list import TASKS
+from cotune.privacy.protection import MOST_NOISE
 from cotune.privacy.sums import Privacy
 
 #: How private a way of asking is, and what a party may demand.
@@ -32,12 +33,16 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Names of tasks that it does not perform.
     fewest
         A total of fewer parties is not to be opened.
+    least_noise
+        Standard deviation of the noise of a total, in clipping norms: with less of it the party
+        takes part in no sum but that of the schema, which has none, and only in private ones.
     """
 
     learners: tuple[str, ...] = ()
     at_least: Privacy = "plain"
     refused: tuple[str, ...] = ()
     fewest: int = 0
+    least_noise: float = 0.0
 
     def __post_init__(self) -> None:
         for given, what, known in (
@@ -50,14 +55,24 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     raise UsageError(choices(name, what, known))
         if self.fewest < 0:
             raise UsageError(f"fewest is {self.fewest}: give a number of parties, 0 or more")
+        if not 0 <= self.least_noise <= MOST_NOISE:
+            raise UsageError(
+                f"least_noise is {self.least_noise}: give a number of clipping norms from 0 to "
+                f"{MOST_NOISE:g}"
+            )
 
-    def check(self, request: Request) -> Refusal | None:
-        """Why the party does not do that, or None. What it says is not about its data."""
+    def check(self, request: Request, roster: Collection[str] = ()) -> Refusal | None:
+        """Why the party does not do that, or None. What it says is not about its data.
+
+        `roster` names the parties of the federation, where the party knows them.
+        """
         sentence = (
             self._against_task(request)
             or self._against_way(request)
             or self._against_few(request)
+            or self._against_noise(request)
             or self._against_learners(request)
+            or _against_strangers(request, roster)
         )
         return Refusal("refused", sentence) if sentence else None
 
@@ -68,8 +83,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"this party does not perform the task {name!r} (policy: refused)"
 
     def _against_way(self, request: Request) -> str:
-        harmless = request.verb == "gather" and not request.task.instead
-        if harmless or _RANK[request.verb] >= _RANK[self.at_least]:
+        if _harmless(request) or _RANK[request.verb] >= _RANK[self.at_least]:
             return ""
         fix = "encrypted" if self.at_least == "encrypted" else "masked or encrypted"
         if request.verb == "masked":
@@ -97,6 +111,21 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         return ""
 
+    def _against_noise(self, request: Request) -> str:
+        """How many parties share in the noise is checked by the party: `Protection.check`."""
+        if not self.least_noise or _harmless(request):
+            return ""
+        private = request.verb in ("masked", "encrypted")
+        noise = request.protection.noise if private and request.protection else 0.0
+        if noise >= self.least_noise or (private and not request.task.needs_problem):
+            return ""
+        given = f"it is {noise:g}" if noise else "there is none"
+        return (
+            f"this party takes part in totals with noise of {self.least_noise:g} clipping norms or "
+            f"more, and {given} (policy: least_noise): use --noise {self.least_noise:g} with "
+            "--privacy masked or encrypted"
+        )
+
     def _against_learners(self, request: Request) -> str:
         if not self.learners:
             return ""
@@ -107,6 +136,22 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     + ", ".join(self.learners)
                 )
         return ""
+
+
+def _harmless(request: Request) -> bool:
+    """Whether what is told in the clear is nothing that private sums would hide."""
+    return request.verb == "gather" and not request.task.instead
+
+
+def _against_strangers(request: Request, roster: Collection[str]) -> str:
+    """Names that nobody bears make a total look like one of more parties, and share its noise."""
+    strangers = set(request.keyed.among).difference(roster) if request.keyed and roster else ()
+    if not strangers:
+        return ""
+    return (
+        f"this party adds up with parties of its federation, and {len(strangers)} of those named "
+        "do not belong to it: use the kits of one federation"
+    )
 
 
 def task_names() -> tuple[str, ...]:

@@ -1,15 +1,18 @@
 """Finds the interpreter that can run the key agent, or sets one up.
 
-OpenFHE's package holds an extension for CPython 3.10 alone, whatever its name says. Interpreters
-are tried by running them: a `python3.10` on the path may be a stub that leads nowhere.
+Each of OpenFHE's packages holds an extension for one CPython, whatever its name says, and needs the
+C library of the system that it was built on. Interpreters are tried by running them: a
+`python3.10` on the path may be a stub that leads nowhere.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,20 +22,47 @@ import msgspec
 from cotune.errors import UsageError
 from cotune.privacy.client import HOME, environment
 
-OPENFHE = "openfhe==1.6.1.0.22.4"
+Version = tuple[int, int]
+
+
+class Wheel(msgspec.Struct, frozen=True):
+    """A package of OpenFHE: for which CPython it is, and which system it needs."""
+
+    requirement: str
+    python: Version
+    glibc: Version
+    compiler: str
+    systems: str
+
+    @property
+    def line(self) -> str:
+        return f"{self.requirement} for CPython {_dotted(self.python)}"
+
+
+#: All of the same OpenFHE. The first that can be used is.
+WHEELS = (
+    Wheel("openfhe==1.6.1.0.24.4", (3, 12), (2, 38), "13.2", "Debian 13 and Ubuntu 24.04"),
+    Wheel("openfhe==1.6.1.0.22.4", (3, 10), (2, 34), "11", "Debian 12 and Ubuntu 22.04"),
+)
 MSGSPEC = "msgspec>=0.19"
-VERSION = (3, 10)
+#: Which the agent itself runs under.
+OLDEST = (3, 10)
 SETUP = "`cotune agent doctor --setup`"
 
 _PROBE = """
 import json, platform, sys
+from importlib.metadata import PackageNotFoundError, version
 lacks = ""
 for name in ("msgspec", "openfhe"):
     try:
         __import__(name)
     except ImportError as error:
         lacks = lacks or f"{name} ({error})"
-print(json.dumps([platform.python_implementation(), sys.version_info[:2], lacks]))
+try:
+    openfhe = version("openfhe")
+except PackageNotFoundError:
+    openfhe = ""
+print(json.dumps([platform.python_implementation(), sys.version_info[:2], lacks, openfhe]))
 """
 _PROBE_SECONDS = 60
 _INSTALL_SECONDS = 900
@@ -50,17 +80,21 @@ class _Probed(msgspec.Struct, frozen=True, array_like=True):
     """What an interpreter says of itself; `lacks` is empty if it can run the agent."""
 
     implementation: str
-    version: tuple[int, int]
+    version: Version
     lacks: str
+    openfhe: str = ""
 
     @property
     def ready(self) -> bool:
-        return not self.lacks and self.version >= VERSION
+        return not self.lacks and self.version >= OLDEST
 
     @property
-    def fit(self) -> bool:
-        """Whether OpenFHE can be installed for it."""
-        return self.implementation == "CPython" and self.version == VERSION
+    def line(self) -> str:
+        return f"{self.implementation} {_dotted(self.version)}"
+
+    def fits(self, wheel: Wheel) -> bool:
+        """Whether the package can be installed for it."""
+        return self.implementation == "CPython" and self.version == wheel.python
 
 
 def interpreter() -> Path:
@@ -78,20 +112,29 @@ def interpreter() -> Path:
 
 
 def diagnose() -> Diagnosis:
-    """Try the interpreters that could run the agent, and say how it stands."""
+    """Try the interpreters that could run the agent, and say how it stands, and why."""
     unfit = ""
-    for python in (_given(), _own() if _own().exists() else None):
-        if python is None:
-            continue
-        probed = _probe(python)
+    for python, probed in _usable():
         if probed is not None and probed.ready:
-            return Diagnosis(python, True, f"the key agent is ready: it runs under {python}")
-        unfit = unfit or f"{python} cannot run the key agent: {_lack(probed)}; "
-    base = _base()
-    if base is None:
-        return Diagnosis(None, False, f"{unfit}{_NO_BASE}")
+            chosen = f"{probed.line} with openfhe {probed.openfhe or 'of your own'}"
+            others = [
+                _too_old(wheel) or f"{wheel.line} could be used as well"
+                for wheel in WHEELS
+                if wheel.requirement != f"openfhe=={probed.openfhe}"
+            ]
+            why = "; ".join([chosen, *others])
+            return Diagnosis(
+                python, True, f"the key agent is ready: it runs under {python} ({why})"
+            )
+        if python != _running():
+            unfit = unfit or f"{python} cannot run the key agent: {_lack(probed)}; "
+    choice = _choice()
+    if choice is None:
+        return Diagnosis(None, False, f"{unfit}{_no_base()}")
+    wheel, base = choice
+    why = "; ".join([wheel.line, *_against_others(wheel)])
     unfit = unfit or "the key agent has no interpreter yet: "
-    return Diagnosis(None, False, f"{unfit}{SETUP} makes an environment for it with {base}")
+    return Diagnosis(None, False, f"{unfit}{SETUP} makes an environment for it with {base} ({why})")
 
 
 def set_up() -> Path:
@@ -99,20 +142,19 @@ def set_up() -> Path:
 
     It is built beside its place and renamed, under a lock: another process waits and finds it.
     """
-    given = _given()
-    if given is not None and (probed := _probe(given)) is not None and probed.ready:
-        return given
+    if ready := _ready():
+        return ready
     own = _own().parent.parent
     with _locked(own.parent):
-        if (probed := _probe(_own())) is not None and probed.ready:
-            return _own()
-        base = _base()
-        if base is None:
-            raise UsageError(_NO_BASE)
+        if ready := _ready():
+            return ready
+        choice = _choice()
+        if choice is None:
+            raise UsageError(_no_base())
         building = own.with_name(f"{own.name}.building")
         shutil.rmtree(building, ignore_errors=True)
         try:
-            _build(base, building)
+            _build(*choice, building)
             shutil.rmtree(own, ignore_errors=True)
             building.rename(own)
         finally:
@@ -120,16 +162,91 @@ def set_up() -> Path:
     return _own()
 
 
-_NO_BASE = (
-    "the key agent needs a CPython 3.10 and none was found: install one (your system's python3.10, "
-    "`pyenv install 3.10` or `uv python install 3.10`) or name one by COTUNE_AGENT_PYTHON, then "
-    f"run {SETUP}"
-)
+def _usable() -> Iterator[tuple[Path, _Probed | None]]:
+    """The interpreters that may have what the agent needs: named, made by `set_up`, cotune's."""
+    if given := _given():
+        yield given, _probe(given)
+    if _own().exists():
+        yield _own(), _probe(_own())
+    yield _running(), _probe(_running())
+
+
+def _ready() -> Path | None:
+    return next((python for python, one in _usable() if one is not None and one.ready), None)
+
+
+def _choice() -> tuple[Wheel, Path] | None:
+    """A package that this system can load, and an interpreter for it; a named one comes first."""
+    loadable = [wheel for wheel in WHEELS if not _too_old(wheel)]
+    given = _given()
+    for wheel, candidates in (
+        *((wheel, [given] if given else []) for wheel in loadable),
+        *((wheel, _candidates(wheel.python)) for wheel in loadable),
+    ):
+        for python in candidates:
+            probed = _probe(python)
+            if probed is not None and probed.fits(wheel):
+                return wheel, python
+    return None
+
+
+def _candidates(version: Version) -> Iterator[Path]:
+    yield _running()
+    dotted = _dotted(version)
+    if named := shutil.which(f"python{dotted}"):
+        yield Path(named)
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from sorted(pyenv.glob(f"versions/{dotted}*/bin/python"), reverse=True)
+    if uv := shutil.which("uv"):
+        found = _run([uv, "python", "find", dotted], _PROBE_SECONDS)
+        if found is not None and found.returncode == 0:
+            yield Path(found.stdout.strip())
+
+
+def _against_others(chosen: Wheel) -> list[str]:
+    """Why not the other packages."""
+    at = WHEELS.index(chosen)
+    before = [_too_old(one) or f"no CPython {_dotted(one.python)} was found" for one in WHEELS[:at]]
+    return before + [f"{one.line} is not needed" for one in WHEELS[at + 1 :]]
+
+
+def _no_base() -> str:
+    """What is missing where no package can be used."""
+    loadable = [_dotted(wheel.python) for wheel in WHEELS if not _too_old(wheel)]
+    too_old = [sentence for wheel in WHEELS if (sentence := _too_old(wheel))]
+    if not loadable:
+        return f"the key agent cannot run on this system: {'; '.join(too_old)}"
+    why = f" ({'; '.join(too_old)})" if too_old else ""
+    first = loadable[0]
+    return (
+        f"the key agent needs a CPython {' or '.join(loadable)} and none was found{why}: install "
+        f"one (your system's python{first}, `pyenv install {first}` or `uv python install {first}`)"
+        f" or name one by COTUNE_AGENT_PYTHON, then run {SETUP}"
+    )
+
+
+def _too_old(wheel: Wheel) -> str:
+    """Why this system cannot load the package; empty if it can, as far as its C library goes."""
+    name, version = platform.libc_ver()
+    if name != "glibc":
+        return f"{wheel.line} needs glibc, and this system has none"
+    if tuple(int(part) for part in version.split(".")[:2]) < wheel.glibc:
+        return f"{wheel.line} needs glibc {_dotted(wheel.glibc)}, and this system has {version}"
+    return ""
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
 
 
 def _given() -> Path | None:
     given = os.environ.get("COTUNE_AGENT_PYTHON")
     return Path(shutil.which(given) or given).absolute() if given else None
+
+
+def _running() -> Path:
+    """The interpreter that cotune itself runs under."""
+    return Path(sys.executable)
 
 
 def _own() -> Path:
@@ -138,29 +255,6 @@ def _own() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(home) if home else Path(cache, "cotune", "agent")
     return folder.absolute() / "venv" / "bin" / "python"
-
-
-def _base() -> Path | None:
-    """The first CPython 3.10 that runs."""
-    for python in _candidates():
-        probed = _probe(python)
-        if probed is not None and probed.fit:
-            return python
-    return None
-
-
-def _candidates() -> Iterator[Path]:
-    given = _given()
-    if given is not None:
-        yield given
-    if named := shutil.which("python3.10"):
-        yield Path(named)
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from sorted(pyenv.glob("versions/3.10*/bin/python"), reverse=True)
-    if uv := shutil.which("uv"):
-        found = _run([uv, "python", "find", "3.10"], _PROBE_SECONDS)
-        if found is not None and found.returncode == 0:
-            yield Path(found.stdout.strip())
 
 
 def _probe(python: Path) -> _Probed | None:
@@ -178,25 +272,29 @@ def _lack(probed: _Probed | None) -> str:
     if probed is None:
         return "it does not run"
     if not probed.lacks:
-        return "it is older than Python 3.10"
+        return f"it is older than Python {_dotted(OLDEST)}"
+    wheel = next((wheel for wheel in WHEELS if probed.fits(wheel)), None)
+    if wheel is None:
+        known = " and ".join(_dotted(wheel.python) for wheel in WHEELS)
+        return f"it is {probed.line}, and OpenFHE's packages are for CPython {known}"
     if "libgomp" in probed.lacks:
         return f"it lacks {probed.lacks}: install your system's libgomp1"
     if "GLIBC" in probed.lacks:
         return (
-            f"it lacks {probed.lacks}: OpenFHE needs glibc 2.34 and libstdc++ of GCC 11 or later, "
-            "as Debian 12 and Ubuntu 22.04 have"
+            f"it lacks {probed.lacks}: {wheel.line} needs glibc {_dotted(wheel.glibc)} and "
+            f"libstdc++ of GCC {wheel.compiler} or later, as {wheel.systems} have"
         )
     return f"it lacks {probed.lacks}"
 
 
-def _build(base: Path, place: Path) -> None:
+def _build(wheel: Wheel, base: Path, place: Path) -> None:
     _do([str(base), "-m", "venv", str(place)], f"{base} could not make a virtual environment")
     python = place / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    _do([*pip, OPENFHE, MSGSPEC], f"pip could not install {OPENFHE} and {MSGSPEC}")
+    _do([*pip, wheel.requirement, MSGSPEC], f"pip could not install {wheel.line} and {MSGSPEC}")
     probed = _probe(python)
     if probed is None or not probed.ready:
-        raise UsageError(f"{OPENFHE} was installed but cannot be used: {_lack(probed)}")
+        raise UsageError(f"{wheel.requirement} was installed but cannot be used: {_lack(probed)}")
 
 
 def _do(command: Sequence[str], failure: str) -> None:

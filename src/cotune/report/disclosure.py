@@ -23,6 +23,7 @@ How = Literal[
     "as quotients",
     "encrypted",
     "as random numbers",
+    "not described",
 ]
 
 _TELLS = {task.__name__.lower(): task.discloses for task in TASKS}
@@ -66,15 +67,20 @@ def disclosures(rounds: Iterable[Round]) -> list[Disclosure]:
 
 
 def _told(name: str, way: str, aim: Aim, noise: float, rounds: int) -> Disclosure:
-    what = _TELLS.get(name, "what this version of cotune does not know")
-    if way == "keys":
+    what = _TELLS.get(name)
+    if what is None or (way == "keys" and name not in _OF_KEYS):
         return Disclosure(
             name,
             rounds,
-            what,
-            _OF_KEYS.get(name, "as random numbers"),
-            "nobody learns anything of the data",
-            "nothing",
+            "this version of cotune does not describe this message: look at the package or the "
+            "newer version that sent it",
+            "not described",
+            "not described: assume that the coordinator learns every party's part",
+            "not described",
+        )
+    if way == "keys":
+        return Disclosure(
+            name, rounds, what, _OF_KEYS[name], "nobody learns anything of the data", "nothing"
         )
     if way in ("gather", "sum"):
         return Disclosure(

@@ -1,4 +1,4 @@
-"""OpenFHE. Imported late: cotune's own interpreter can import this package, but not OpenFHE."""
+"""OpenFHE. Imported late: cotune's interpreter imports this package, and mostly has no OpenFHE."""
 
 from __future__ import annotations
 

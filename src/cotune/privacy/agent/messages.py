@@ -2,7 +2,7 @@
 
 No message carries a secret share, a row or code. `bytes` fields that hold keys or ciphertexts are
 sealed (`envelope.py`): whoever passes them on need not understand them. Both interpreters import
-this module, the agent's is CPython 3.10.
+this module, and the agent's can be CPython 3.10.
 """
 
 from __future__ import annotations

@@ -1,0 +1,60 @@
+"""A site keeps its rules, and adds up with the parties of its own federation only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cotune.federation.kits import create, open_kit
+from cotune.federation.signature import Signer
+from cotune.federation.wire import Refusal, Request, decode_reply, encode
+from cotune.party.audit import read
+from cotune.party.door import DOOR, Ask, knock
+from cotune.party.keys import Keyed
+from cotune.party.policy import Policy
+from cotune.party.task import Configuration
+from cotune.party.tasks import Evaluate
+from cotune.privacy.protection import Protection
+from cotune.site import RECORD, Site, opened
+from tests.federation.real import unpack
+from tests.parts import iris
+
+
+@pytest.fixture
+def kits(tmp_path: Path) -> Path:
+    create(tmp_path / "kits", "localhost:8002", ["north", "west", "east"], "anna")
+    for packed in (tmp_path / "kits").glob("*.zip"):
+        unpack(packed, tmp_path)
+    iris().to_csv(tmp_path / "rows.csv", index=False)
+    return tmp_path
+
+
+def told(site: Site, kits: Path, monkeypatch: pytest.MonkeyPatch, among: tuple[str, ...]) -> object:
+    monkeypatch.setenv(DOOR, site.door)
+    anna = Signer(kits / "anna", open_kit(kits / "anna", "lead"))
+    message = encode(
+        Request(
+            "run", 1, "masked", Evaluate((Configuration("decision_tree", {}),)),
+            keyed=Keyed("session", among, fewest=len(among)),
+            protection=Protection(1.0, parties=len(among)),
+        )
+    )  # fmt: skip
+    ask = Ask("call", among[-1], anna.certificate, message, 20.0, anna.sign(message))
+    return decode_reply(knock(ask).reply)
+
+
+def test_the_lead_cannot_invent_parties_that_share_in_the_noise(kits, monkeypatch):
+    ghosts = tuple(f"ghost-{number}" for number in range(97))
+    with opened(kits / "north", str(kits / "rows.csv"), "target", Policy(fewest=3)) as site:
+        refused = told(site, kits, monkeypatch, ("north", "west", "east", *ghosts))
+        known = told(site, kits, monkeypatch, ("north", "west", "east"))
+    assert refused == Refusal(
+        "refused",
+        "this party adds up with parties of its federation, and 97 of those named do not belong to "
+        "it: use the kits of one federation",
+    )
+    assert isinstance(known, Refusal)
+    assert known.code == "no_problem"  # the names are right, and it goes on to its next question
+    outcomes = [entry.outcome for entry in read(kits / "north" / RECORD)]
+    assert outcomes[0].startswith("refused: this party adds up with parties of its federation")
