@@ -350,6 +350,23 @@ def test_a_party_with_too_few_rows_is_named(folder):
     assert "village: 3 rows are fewer than the 5 folds" in said
 
 
+@pytest.mark.parametrize("command", [("tune",), ("compare", "--method", "defaults")])
+def test_doubtful_columns_are_one_line_each_on_standard_error(folder, command):
+    iris(60).assign(patient=range(60), same="x").to_csv("rows.csv", index=False)
+    methods = () if command == ("tune",) else ("--method", "dash")
+    done = run(*command, *methods, "rows.csv", *QUICK, "--run", "mine", "--quiet", "--json")
+    assert done.exit_code == 0
+    json.loads(done.stdout)
+    assert done.stderr.splitlines() == [
+        "cotune: warning: column 'patient' has another whole number in each row: if it is an "
+        "identifier, drop it (--drop patient)",
+        "cotune: warning: column 'same' has one value only, from which nothing can be learnt: "
+        "drop it (--drop same)",
+    ]
+    again = run("tune", "rows.csv", *QUICK, "--drop", "patient", "--drop", "same", "--quiet")
+    assert again.stderr == ""
+
+
 # Everything else that ends a command
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
 
+from cotune.errors import DataWarning
 from cotune.federation.kits import create, open_kit
 from cotune.federation.signature import Signer
 from cotune.federation.wire import Refusal, Request, decode_reply, encode
@@ -58,3 +60,18 @@ def test_the_lead_cannot_invent_parties_that_share_in_the_noise(kits, monkeypatc
     assert known.code == "no_problem"  # the names are right, and it goes on to its next question
     outcomes = [entry.outcome for entry in read(kits / "north" / RECORD)]
     assert outcomes[0].startswith("refused: this party adds up with parties of its federation")
+
+
+def test_the_operator_is_warned_of_doubtful_columns_before_anything_is_asked(kits):
+    iris().assign(patient=range(150), same=1.0).to_csv(kits / "rows.csv", index=False)
+    with pytest.warns(DataWarning) as caught, opened(kits / "north", str(kits / "rows.csv"), None):
+        pass
+    first, second = (str(one.message) for one in caught if one.category is DataWarning)
+    assert "'patient' has another whole number in each row" in first
+    assert "'same' has one value only here" in second
+    assert read(kits / "north" / RECORD) == []
+    rows = str(kits / "rows.csv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        with opened(kits / "north", rows, None, drop=("patient", "same")):
+            pass

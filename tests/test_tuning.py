@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import time
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -419,3 +420,39 @@ def test_what_the_search_left_to_the_library_is_trained_as_it_was_judged():
         outcome = cotune.tune(federation, learners=["svm"], trials=1, folds=2, space=own)
     assert "class_weight" not in outcome.best_params
     assert outcome.model.estimator[-1].class_weight is None  # scikit-learn's, not the papers'
+
+
+# Doubts about the rows
+
+
+def doubtful(rows: int = 90) -> pd.DataFrame:
+    return iris(rows).assign(patient=np.arange(rows) * 7, same=1.0)
+
+
+def test_a_simulation_warns_of_doubtful_columns_once_and_names_the_fix(tmp_path):
+    run = tmp_path / "run"
+    with simulate(doubtful()) as federation, pytest.warns(cotune.DataWarning) as caught:
+        cotune.tune(federation, run=run, **QUICK)
+    sentences = [str(one.message) for one in caught if one.category is cotune.DataWarning]
+    assert ["--drop patient" in sentence for sentence in sentences] == [True, False]
+    assert ["--drop same" in sentence for sentence in sentences] == [False, True]
+    (run / "outcome.json").unlink()
+    with warnings.catch_warnings(), simulate(doubtful()) as federation:
+        warnings.simplefilter("error", cotune.DataWarning)
+        cotune.resume(run, federation)
+
+
+def test_columns_that_are_dropped_raise_no_doubt():
+    with warnings.catch_warnings(), simulate(doubtful()) as federation:
+        warnings.simplefilter("error", cotune.DataWarning)
+        cotune.tune(federation, drop=("patient", "same"), **QUICK)
+
+
+def test_a_quantity_with_rare_values_is_no_class_with_few_rows():
+    frame = diabetes().head(60).assign(target=[*range(6)] * 9 + [9.0] * 5 + [7.0])
+    options = {"learners": ["decision_tree"], "trials": 1, "folds": 2, "train": False}
+    with simulate(frame, parties=2) as federation, pytest.warns(cotune.DataWarning, match="'7'"):
+        cotune.tune(federation, task="classification", **options)
+    with warnings.catch_warnings(), simulate(frame, parties=2) as federation:
+        warnings.simplefilter("error", cotune.DataWarning)
+        cotune.tune(federation, task="regression", **options)

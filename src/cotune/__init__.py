@@ -34,6 +34,7 @@ _PUBLIC = {
     "method_names": "cotune.methods",
     "CotuneError": "cotune.errors",
     "DataError": "cotune.errors",
+    "DataWarning": "cotune.errors",
     "FederationError": "cotune.errors",
     "UsageError": "cotune.errors",
 }
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from cotune.assessment import evaluate as evaluate
     from cotune.errors import CotuneError as CotuneError
     from cotune.errors import DataError as DataError
+    from cotune.errors import DataWarning as DataWarning
     from cotune.errors import FederationError as FederationError
     from cotune.errors import UsageError as UsageError
     from cotune.federation.engine import Engine as Engine

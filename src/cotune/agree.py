@@ -44,7 +44,11 @@ def agree(
     _check_names(seen)
     first = next(iter(seen.values()))
     names = [column.name for column in first.columns]
-    columns = {name: _columns(seen, name) for name in names}
+    by_name = {
+        party: {column.name: column for column in description.columns}
+        for party, description in seen.items()
+    }
+    columns = {name: _columns(by_name, name) for name in names}
     classes = _classes(seen.values(), task)
     draft = Schema(
         target=first.target,
@@ -110,12 +114,9 @@ def _names(description: Description) -> tuple[str, ...]:
     return tuple(sorted(column.name for column in description.columns))
 
 
-def _columns(seen: Mapping[str, Description], name: str) -> dict[str, SeenColumn]:
+def _columns(seen: Mapping[str, Mapping[str, SeenColumn]], name: str) -> dict[str, SeenColumn]:
     """How every party sees the column, once they agree on its kind and the shape of arrays."""
-    columns = {
-        party: next(column for column in description.columns if column.name == name)
-        for party, description in seen.items()
-    }
+    columns = {party: by_name[name] for party, by_name in seen.items()}
     kinds = [column.kind for column in columns.values() if column.kind is not None]
     usual = _majority(kinds) if kinds else None
     for party, column in columns.items():

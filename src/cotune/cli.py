@@ -15,16 +15,17 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from click.shell_completion import get_completion_class
 
 from cotune import __version__
-from cotune.errors import CotuneError, UsageError
+from cotune.errors import CotuneError, DataWarning, UsageError
 from cotune.options import (
     completes,
     json_option,
@@ -126,6 +127,32 @@ class _Lines(logging.Handler):
             traceback.print_exception(error)
 
 
+@contextmanager
+def _warnings_in_lines() -> Iterator[None]:
+    """What is doubtful about the rows is one line each, and said once also by a comparison."""
+    said: set[str] = set()
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, DataWarning):
+            usual(message, category, filename, lineno, file, line)
+        elif str(message) not in said:
+            said.add(str(message))
+            _say(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataWarning)
+        warnings.showwarning = show
+        yield
+
+
 # The commands
 
 
@@ -146,6 +173,7 @@ def cli(debug: bool) -> None:
       cotune COMMAND --help
     """
     logging.getLogger("cotune").handlers = [_Lines(debug)]
+    click.get_current_context().with_resource(_warnings_in_lines())
 
 
 @cli.command()

@@ -24,6 +24,13 @@ class DataError(CotuneError):
     exit_code = 3
 
 
+class DataWarning(UserWarning):
+    """The rows can be used, but somebody should look at them first: a column may be an identifier.
+
+    It is shown where the rows lie: at a party to its operator, in a simulation to its user.
+    """
+
+
 class FederationError(CotuneError):
     """Too few parties answered, or the run's records cannot be read or written."""
 

@@ -17,6 +17,7 @@ from cotune.federation.local import LocalEngine
 from cotune.federation.signature import Verifier
 from cotune.party.audit import Audit, Entry
 from cotune.party.door import DOOR, Ask
+from cotune.party.doubts import announce, doubts
 from cotune.party.examine import examine
 from cotune.party.host import Host
 from cotune.party.policy import Policy
@@ -94,6 +95,7 @@ def opened(
         target = target or usual_target(data)
         for problem in examine(frame, target, folds=FEWEST_FOLDS).problems:
             raise DataError(f"{data}: {problem}")
+        announce(doubts([frame], target, folds=FEWEST_FOLDS))
         engine = stack.enter_context(
             closing(LocalEngine({own.name: frame}, target, processes=processes, state=kit / STATE))
         )

@@ -17,6 +17,7 @@ from cotune.methods import method as find_method
 from cotune.methods import takes
 from cotune.model import Model
 from cotune.outcome import MODEL, Outcome
+from cotune.party.doubts import announce
 from cotune.party.task import Configuration
 from cotune.privacy.sums import Privacy
 from cotune.problem import Budget, Scaling, Weights
@@ -86,7 +87,8 @@ def tune(
     fixed
         Parameters that are not to be searched, by learner: `{"hgb": {"max_iter": 50}}`.
     drop
-        Columns that are not to be used.
+        Columns that are not to be used. In a simulation a `DataWarning` names those that should
+        perhaps not be: identifiers, dates that are text, columns with one value.
     weights
         Whether a party counts by its `rows` or all are `equal` in the mean loss.
     scaling
@@ -230,6 +232,7 @@ def _run_method(
             options[name] = getattr(settings.budget, name)
     if "rounds" in options:  # of training; what else is asked comes on top
         federation.budget = msgspec.structs.replace(federation.budget, rounds=None)
+    resumed = len(federation.journal) > 0
     try:
         schema = agree(
             federation,
@@ -239,6 +242,9 @@ def _run_method(
             holdout=settings.held,
             seed=settings.seed,
         )
+        if not resumed:
+            folds = settings.least_rows if schema.task == "classification" else 0
+            announce(federation.engine.doubts(settings.drop, folds))
         problem = federation.problem = settings.problem(schema)
         for step in find_method(settings.method)(federation, problem, **options):
             steps.append(step)

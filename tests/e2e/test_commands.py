@@ -26,6 +26,18 @@ OWN = {"run", "model", "seconds", "cpu_seconds"}
 PATIENCE = 60.0
 
 
+def _as_from_a_terminal() -> None:
+    """What a parent ignores its children ignore too: Ctrl-C where the tests run in background."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _as_with_nohup() -> None:
+    """What `nohup cotune ... &` starts in a script."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Workplace:
     """A folder to work in, with temporary files and processes that can be told from others'."""
 
@@ -39,7 +51,9 @@ class Workplace:
             "COTUNE_DEBUG": "",
         }
 
-    def start(self, *arguments: str, **options) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, preexec_fn=_as_from_a_terminal, **options
+    ) -> subprocess.Popen[str]:
         """Start cotune in a process group of its own, as a terminal does."""
         return subprocess.Popen(
             [*COTUNE, *arguments],
@@ -49,6 +63,7 @@ class Workplace:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=preexec_fn,
             **options,
         )
 
@@ -63,9 +78,11 @@ class Workplace:
         assert stdout.count("\n") == 1
         return json.loads(stdout)
 
-    def start_and_wait(self, *arguments: str, run: str, rounds: int) -> subprocess.Popen[str]:
+    def start_and_wait(
+        self, *arguments: str, run: str, rounds: int, **options
+    ) -> subprocess.Popen[str]:
         """Start cotune and return once its run has finished that many rounds."""
-        process = self.start(*arguments)
+        process = self.start(*arguments, **options)
         until(lambda: process.poll() is not None or self.rounds(run) >= rounds)
         assert process.poll() is None, process.communicate()
         return process
@@ -182,6 +199,18 @@ def test_ctrl_c_says_how_to_go_on_and_the_run_can(place, whole):
     assert "`cotune resume stopped`" in last
     until(lambda: not place.left_behind(), 10)
     assert comparable(place.json("resume", "stopped")) == comparable(whole[1])
+
+
+def test_a_run_in_the_background_is_not_ended_by_anothers_ctrl_c_nor_by_a_logout(place, whole):
+    arguments = ("tune", *TUNING, "--run", "background", "--json", "--quiet")
+    process = place.start_and_wait(
+        *arguments, run="background", rounds=2, preexec_fn=_as_with_nohup
+    )
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.killpg(process.pid, number)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, stderr) == (0, "")
+    assert comparable(json.loads(stdout)) == comparable(whole[1])
 
 
 def test_sigterm_ends_a_run_like_ctrl_c(place):

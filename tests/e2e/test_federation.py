@@ -31,7 +31,10 @@ OTHER_VERSION = (
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    tables = {name: make_rows(seed) for seed, name in enumerate(("north", "south", "west"))}
+    tables = {
+        name: make_rows(seed).assign(patient=range(90))
+        for seed, name in enumerate(("north", "south", "west"))
+    }
     federation = Real(tmp_path_factory.mktemp("real"), tables)
     try:
         federation.start("server", *federation.sites)
@@ -84,6 +87,15 @@ def another(real: Real, site: str, **how) -> Iterator[None]:
         if how:
             real.send(site, signal.SIGTERM)
         real.start(site)
+
+
+def test_each_site_warns_its_own_operator_and_the_lead_is_shown_nothing(real: Real) -> None:
+    for site in real.sites:
+        assert "warning: column 'patient' has another whole number in each row" in real.said(site)
+        assert "--drop patient" in real.said(site)
+    printed = real.run(*TUNING, "--trials", "1", "--quiet", "--json")
+    assert printed.count("\n") == 1
+    assert "warning" not in printed
 
 
 def test_a_run_outlives_its_parties_its_server_and_its_lead(real: Real) -> None:

@@ -69,3 +69,25 @@ def test_the_means_of_table_12_leave_a_damaged_cell_out_on_both_sides():
     assert (len(cells), len(whole)) == (4, 3)
     means = [np.mean([np.mean(value[who]) for value in whole]) for who in ("paper", "cotune")]
     assert rf"{means[0]:.2f} \| {means[1]:.2f} (three cases) |" in PAGE
+
+
+def test_how_far_dash_and_flash_are_from_the_central_search_is_on_the_page_by_seed():
+    page = " ".join(PAGE.split())
+    dash = stored("dash_table1_all_rows")["figure_1"]
+    eeg, electricity = (dash[name]["RI-C"]["cotune"] for name in ("eeg_eye_state", "electricity"))
+    assert "{:+.2f}, {:+.2f} and {:+.2f} % on EEG".format(*eeg) in page
+    assert "{:.2f} and {:+.2f} % on Electricity".format(*electricity) in page
+    assert min(*eeg, *electricity) >= 0  # "nowhere behind"
+    flash = stored("flash_table1_all_rows")["improvement"]
+    behind = [gain for data in flash.values() for gain in data["flash"]["RI_O"]]
+    assert all(f"({gain:+.2f} %)" in page for gain in behind)
+    assert f"nowhere more than {-min(behind):.2f} % behind" in page
+
+
+def test_dash_over_the_defaults_with_more_clients_is_one_seeds_gain():
+    gains = stored("dash_table2")["table_2"]["eeg_eye_state"]["RI-D"]
+    assert {clients: sum(gain > 0 for gain in row["cotune"]) for clients, row in gains.items()} == {
+        "5": 1,
+        "20": 1,
+    }
+    assert "is one seed's: in the two others DASH kept the default" in " ".join(PAGE.split())

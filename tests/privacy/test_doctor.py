@@ -36,6 +36,7 @@ cp "$base/installed" "$here/says"
 def world(tmp_path, monkeypatch):
     """Debian 12 without an interpreter, and an empty place for the agent's own."""
     glibc(monkeypatch, "2.36")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("sys.executable", str(tmp_path / "nowhere" / "python"))
     for name in ("COTUNE_AGENT_PYTHON", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -73,6 +74,11 @@ def installed(base: Path) -> str:
     """What pip was asked to install into the environment that was made with this one."""
     (line,) = (base.parent / "log").read_text().splitlines()
     return line
+
+
+def interpreter_after(made: Path) -> Path:
+    """The folder of the interpreter with which the environment was made."""
+    return Path((made.parent / "base").read_text().strip())
 
 
 def test_without_a_fitting_interpreter_it_says_which_and_how_to_get_one(world):
@@ -184,6 +190,39 @@ def test_where_no_package_can_be_used_it_says_why_for_each(
     assert not diagnose().ready
     with pytest.raises(UsageError, match=says):
         set_up()
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "arm64", ""])
+def test_on_another_processor_nothing_is_installed_that_could_not_be_loaded(
+    world, monkeypatch, machine
+):
+    """The packages call themselves fit for any."""
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    base = in_pyenv(world)
+    says = f"is for x86-64 processors, and this one is {machine or 'unknown'}"
+    assert says in diagnose().sentence
+    with pytest.raises(UsageError, match=f"cannot run on this system: .*{says}"):
+        set_up()
+    assert not (base.parent / "log").exists()
+
+
+def test_a_package_that_does_not_load_here_after_all_gives_way_to_the_other(world, monkeypatch):
+    glibc(monkeypatch, "2.39")
+    lacks = "openfhe (libstdc++.so.6: version `GLIBCXX_3.4.32' not found)"
+    in_pyenv(world, "3.12.1", says=BARE_12, installed=["CPython", [3, 12], lacks, ""])
+    older = in_pyenv(world, "3.10.13")
+    assert interpreter_after(set_up()) == older.parent
+    assert diagnose().ready
+
+
+def test_if_no_package_loads_it_says_why_of_each(world, monkeypatch):
+    glibc(monkeypatch, "2.39")
+    lacks = "openfhe (libstdc++.so.6: version `GLIBCXX_3.4.32' not found)"
+    in_pyenv(world, "3.12.1", says=BARE_12, installed=["CPython", [3, 12], lacks, ""])
+    in_pyenv(world, "3.10.13", installed=["CPython", [3, 10], "openfhe (libgomp.so.1)", ""])
+    with pytest.raises(UsageError, match=r"libstdc\+\+ of GCC 13\.2 or later.*; .*libgomp1"):
+        set_up()
+    assert [left.name for left in (world / "agent").iterdir()] == ["lock"]
 
 
 def test_the_interpreter_that_cotune_runs_under_comes_first(world, monkeypatch):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from cotune.federation.wire import Refusal
+
+if TYPE_CHECKING:
+    from cotune.party.doubts import Doubt
 
 
 class Engine(ABC):
@@ -38,6 +42,13 @@ class Engine(ABC):
     def progress(self) -> int:
         """Fits finished since the start, where the engine can tell; for displays only."""
         return 0
+
+    def doubts(self, drop: tuple[str, ...], folds: int) -> tuple[Doubt, ...]:
+        """What is doubtful about the rows, where they lie in this process: in simulations only.
+
+        Classes with fewer rows than `folds` are among it.
+        """
+        return ()
 
     def close(self) -> None:  # noqa: B027
         """Release what the engine holds: processes, connections, scratch files."""

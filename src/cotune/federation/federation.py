@@ -82,7 +82,7 @@ class Federation:
         How often a party whose reply was lost or malformed is asked again within a round.
     privacy
         How `sum` adds up: `plain` shows the coordinator every summand, `masked` and `encrypted`
-        nothing but the total; what identifies a party is then not gathered.
+        totals only (see `sum`); what identifies a party is then not gathered.
     """
 
     engine: Engine

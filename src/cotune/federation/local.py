@@ -21,6 +21,7 @@ from loky.backend import resource_tracker
 from cotune.errors import FederationError
 from cotune.federation.engine import Engine
 from cotune.federation.wire import Refusal
+from cotune.party.doubts import Doubt, doubts
 from cotune.party.party import Party
 from cotune.party.workers import Workers
 
@@ -78,6 +79,7 @@ class LocalEngine(Engine):
             self, _close, self.workers, self._turns, self._scratch, self._agents
         )
         self._tables = dict(tables)
+        self._target = target
         self._start = partial(
             Party,
             target=target,
@@ -123,6 +125,9 @@ class LocalEngine(Engine):
             self._give_up()
             raise
         return {name: answers[name] for name in turns}
+
+    def doubts(self, drop: tuple[str, ...], folds: int) -> tuple[Doubt, ...]:
+        return doubts(list(self._tables.values()), self._target, drop, folds)
 
     def progress(self) -> int:
         return self.workers.done

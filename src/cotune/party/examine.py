@@ -8,7 +8,6 @@ from textwrap import fill
 from typing import Literal
 
 import msgspec
-import numpy as np
 import pandas as pd
 
 from cotune.data.arrays import is_array
@@ -16,15 +15,12 @@ from cotune.data.encode import as_text as spelled
 from cotune.data.load import check_column
 from cotune.data.schema import Kind, has_classes, is_number
 from cotune.errors import DataError
+from cotune.party.doubts import doubts
 from cotune.party.inspect import describe
 from cotune.party.tasks import Inspect
 
 #: Columns and classes that are listed, at most.
 MOST_LISTED = 30
-#: A share of missing cells that is worth a word.
-MUCH_MISSING = 0.3
-#: Numbers that are all different look like identifiers from this many rows on.
-FEW_ROWS = 20
 
 
 class Examined(msgspec.Struct, frozen=True):
@@ -66,10 +62,7 @@ def examine(
     if target in frame.columns and not is_array(frame[target]) and has_classes(frame[target]):
         classes = dict(sorted(Counter(spelled(frame[target]).dropna().tolist()).items()))
     warnings = [f"there is no column {name!r} to drop" for name in drop if name not in frame]
-    if len(frame):
-        for column in columns:
-            warnings += _doubts(frame[column.name], column)
-        warnings += _doubts_of_classes(classes, target, folds)
+    warnings += [doubt.sentence for doubt in doubts([frame], target, drop, folds)]
     problems = tuple(dict.fromkeys(_problems(frame, target, tuple(drop), folds)))
     return Examination(len(frame), target, columns, classes, problems, tuple(warnings))
 
@@ -102,45 +95,6 @@ def _examined(column: pd.Series) -> Examined:
     if is_number(column):
         return Examined(name, "numeric", missing)
     return Examined(name, "categorical", missing, spelled(column).nunique())
-
-
-def _doubts(column: pd.Series, seen: Examined) -> Iterator[str]:
-    if seen.kind == "array":
-        return
-    if seen.kind == "empty":
-        yield f"column {seen.name!r} is empty here"
-        return
-    if seen.missing > MUCH_MISSING:
-        yield f"column {seen.name!r} is missing in {seen.missing:.0%} of the rows"
-    present = column.dropna()
-    different = seen.categories or present.nunique()
-    if different == 1 and len(column) > 1:
-        yield f"column {seen.name!r} has one value only: there is nothing to learn from it here"
-    elif seen.kind == "numeric" and _counts_up(present, different):
-        yield (
-            f"column {seen.name!r} has another whole number in each row: if it is an identifier, "
-            f"drop it (--drop {seen.name})"
-        )
-    elif seen.kind == "categorical" and different > max(FEW_ROWS, len(present) / 2):
-        yield (
-            f"column {seen.name!r} has {different} different texts, which the others are told: if "
-            f"they could say whose a row is, drop it (--drop {seen.name})"
-        )
-
-
-def _counts_up(present: pd.Series, different: int) -> bool:
-    if different < len(present) or len(present) < FEW_ROWS:
-        return False
-    numbers: np.ndarray = present.to_numpy(dtype=float)
-    return bool((np.isfinite(numbers) & (numbers == np.floor(numbers))).all())
-
-
-def _doubts_of_classes(classes: dict[str, int], target: str, folds: int) -> Iterator[str]:
-    if len(classes) == 1:
-        yield f"the target {target!r} has one class only here: this party can judge little"
-    for name, rows in classes.items():
-        if rows < folds:
-            yield f"the class {name!r} has {_of(rows, 'row')}, fewer than the {folds} folds"
 
 
 def as_text(found: Examination) -> str:

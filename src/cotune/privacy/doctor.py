@@ -128,7 +128,7 @@ def diagnose() -> Diagnosis:
             )
         if python != _running():
             unfit = unfit or f"{python} cannot run the key agent: {_lack(probed)}; "
-    choice = _choice()
+    choice = next(_choices(), None)
     if choice is None:
         return Diagnosis(None, False, f"{unfit}{_no_base()}")
     wheel, base = choice
@@ -148,18 +148,20 @@ def set_up() -> Path:
     with _locked(own.parent):
         if ready := _ready():
             return ready
-        choice = _choice()
-        if choice is None:
-            raise UsageError(_no_base())
         building = own.with_name(f"{own.name}.building")
-        shutil.rmtree(building, ignore_errors=True)
-        try:
-            _build(*choice, building)
-            shutil.rmtree(own, ignore_errors=True)
-            building.rename(own)
-        finally:
+        failures: list[str] = []
+        for wheel, base in _choices():
             shutil.rmtree(building, ignore_errors=True)
-    return _own()
+            try:
+                _build(wheel, base, building)
+                shutil.rmtree(own, ignore_errors=True)
+                building.rename(own)
+                return _own()
+            except UsageError as error:  # the next package may load where this one does not
+                failures.append(str(error))
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+    raise UsageError("; ".join(failures) or _no_base())
 
 
 def _usable() -> Iterator[tuple[Path, _Probed | None]]:
@@ -175,19 +177,21 @@ def _ready() -> Path | None:
     return next((python for python, one in _usable() if one is not None and one.ready), None)
 
 
-def _choice() -> tuple[Wheel, Path] | None:
-    """A package that this system can load, and an interpreter for it; a named one comes first."""
+def _choices() -> Iterator[tuple[Wheel, Path]]:
+    """Packages that this system can load, each with an interpreter; for a named one comes first."""
     loadable = [wheel for wheel in WHEELS if not _too_old(wheel)]
     given = _given()
+    chosen: set[Wheel] = set()
     for wheel, candidates in (
         *((wheel, [given] if given else []) for wheel in loadable),
         *((wheel, _candidates(wheel.python)) for wheel in loadable),
     ):
-        for python in candidates:
+        for python in candidates if wheel not in chosen else ():
             probed = _probe(python)
             if probed is not None and probed.fits(wheel):
-                return wheel, python
-    return None
+                chosen.add(wheel)
+                yield wheel, python
+                break
 
 
 def _candidates(version: Version) -> Iterator[Path]:
@@ -227,6 +231,8 @@ def _no_base() -> str:
 
 def _too_old(wheel: Wheel) -> str:
     """Why this system cannot load the package; empty if it can, as far as its C library goes."""
+    if (machine := platform.machine()) not in ("x86_64", "AMD64"):
+        return f"{wheel.line} is for x86-64 processors, and this one is {machine or 'unknown'}"
     name, version = platform.libc_ver()
     if name != "glibc":
         return f"{wheel.line} needs glibc, and this system has none"

@@ -1,4 +1,4 @@
-"""The coordinator's part in private sums: keys are agreed, totals made, nothing else is learnt."""
+"""The coordinator's part in private sums: keys are agreed and totals are opened."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Pictures of runs."""
+"""Reports of runs: pictures, and who learnt what."""

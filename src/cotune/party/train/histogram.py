@@ -96,9 +96,9 @@ class Grow(Task, frozen=True, omit_defaults=True):
     discloses = (
         "for groups of rows that fall into the same bins of a few columns (the nodes of a tree), "
         "how many rows of each bin of each column it has there, and the sum of what the model "
-        "still gets wrong on them and of its curvature; where a group has one row of this party, "
-        "that tells the row's bin in every column (its very value where a column has few) and its "
-        "target"
+        "still gets wrong on them and of its curvature; where a group has one row, of this party "
+        "or of all whose counts are added up, that gives the row's bin in every column (its very "
+        "value where a column has few) and its target"
     )
     reply = Histograms
 

@@ -121,7 +121,8 @@ class Improve(Task, frozen=True):
         "how far a network's weights moved in some epochs of training on its rows (which may tell "
         "of single rows, if they are few), which of several configurations it drew for that, the "
         "loss on rows that it held back from training, and how many these are; of a configuration "
-        "that no other party drew, a total of these two is its own"
+        "that no other party drew, a total of these two is its own, and who drew which follows "
+        "from the run's seed"
     )
     reply = Improvement
 
