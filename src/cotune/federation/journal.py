@@ -45,7 +45,8 @@ class Journal:
     Running a method again over a journal gives back the recorded rounds for as long as the
     method asks what it asked before; methods are deterministic, so that is to the end.
 
-    All that a journal holds is checked when it is opened; opening one writes nothing.
+    All that a journal holds is checked when it is opened; opening one writes nothing. One whose
+    last rounds are missing is not damaged: it is that of a run which was stopped earlier.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -54,8 +55,8 @@ class Journal:
         self._noises: list[float] = []
         self._noise_link = b""
         if path is not None:
-            with suppress(OSError):  # SQLite says it better
-                os.close(private(str(path), os.O_RDWR | os.O_CREAT))
+            with suppress(OSError):  # it exists, or SQLite says it better
+                os.close(private(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         with self._plain_errors():
             # without a path a file of SQLite's own, which is gone with the connection
             self._database = sqlite3.connect(path or "", check_same_thread=False)
