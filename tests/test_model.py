@@ -16,6 +16,7 @@ from sklearn.neural_network import MLPClassifier
 
 from cotune.data.encode import encode, encode_target
 from cotune.errors import DataError, Malformed, UsageError
+from cotune.files import sealed
 from cotune.model import Model
 from cotune.party.task import Configuration
 from cotune.stored import dumped
@@ -229,12 +230,13 @@ def test_a_payload_that_was_changed_is_refused(tmp_path, name):
 
 
 def forged(folder, content: bytes | None = None, **changed) -> None:
-    """The saved model with another payload, digest and all."""
+    """The saved model with another payload, digests and all."""
     manifest = json.loads((folder / "model.json").read_text())
+    del manifest["digest"]
     if content is not None:
         (folder / manifest["payload"]).write_bytes(content)
         manifest["sha256"] = hashlib.sha256(content).hexdigest()
-    (folder / "model.json").write_text(json.dumps(manifest | changed))
+    (folder / "model.json").write_bytes(sealed(manifest | changed))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -257,7 +259,7 @@ def test_a_payload_that_is_no_estimator_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"format": 2}, "format 2, and this version of cotune reads 1"),
+        ({"format": 1}, "format 1, and this version of cotune reads 2"),
         ({"payload": "../secret"}, "is not that of a model"),
         ({"schema": 3}, "is not that of a model"),
     ],

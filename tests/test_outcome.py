@@ -117,13 +117,29 @@ def test_an_outcome_holds_no_partys_replies(outcome, tmp_path):
     assert all(not entry["replies"] and not entry["total"] for entry in written["rounds"])
 
 
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff"])
-def test_a_file_that_is_no_outcome_is_an_error_of_one_line(tmp_path, content):
-    path = tmp_path / "outcome.json"
-    if content is not None:
-        path.write_bytes(content)
+def test_a_run_without_an_outcome_is_an_error_of_one_line(tmp_path):
     with pytest.raises(UsageError, match=r"there is no outcome in .*: is the run finished"):
+        Outcome.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"method": "\xff"}'])
+def test_an_outcome_that_is_damaged_is_not_said_to_be_missing(tmp_path, content):
+    path = tmp_path / "outcome.json"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"outcome\.json cannot be read, .*: restore it from a"):
+        Outcome.load(tmp_path)
+
+
+def test_an_outcome_in_which_one_figure_was_changed_is_refused(outcome, tmp_path):
+    path = tmp_path / "outcome.json"
+    outcome.save(path)
+    written = path.read_text()
+    path.write_text(written.replace('"delta": 0.00001', '"delta": 0.00002'))
+    assert path.read_text() != written
+    with pytest.raises(UsageError, match="it was changed or damaged"):
         Outcome.load(path)
+    path.write_text(json.dumps(json.loads(written)))  # laid out in another way, it is the same
+    assert Outcome.load(path).trials == outcome.trials
 
 
 # What a method settles on, and tells of itself

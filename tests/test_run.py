@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 
 import pytest
 
-from cotune.errors import UsageError
+import cotune
+from cotune.errors import FederationError, UsageError
 from cotune.run import Run, new_folder, read_record, run_folders
 from cotune.settings import Settings
+from tests.parts import federation_of, iris, parts
 
 
 def start(folder, **settings):
@@ -62,6 +65,28 @@ def test_a_record_that_is_damaged_is_named(tmp_path, content):
         read_record(tmp_path)
 
 
+def test_a_record_in_which_a_setting_was_changed_is_named(tmp_path):
+    start(tmp_path, seed=7).close()
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace('"seed": 7', '"seed": 8'))
+    with pytest.raises(UsageError, match=r"it was changed or damaged: restore the folder"):
+        read_record(tmp_path)
+
+
+def test_a_runs_files_are_for_their_owner_alone(tmp_path):
+    with federation_of(parts(iris(60)), state=tmp_path / "made/run/parties") as federation:
+        cotune.tune(
+            federation, learners=["decision_tree"], trials=1, folds=2, run=tmp_path / "made/run"
+        )
+    made = [tmp_path / "made", *(tmp_path / "made").rglob("*")]
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_dir()}
+    assert modes == {0o700}
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in made if path.is_file()}
+    assert {"run.json", "journal.sqlite", "outcome.json", "lock", "model.json"} <= set(files)
+    assert any(name.endswith(".jsonl") for name in files)
+    assert set(files.values()) == {0o600}
+
+
 def test_a_folder_that_cannot_be_made_is_named_with_the_fix(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"cannot be written .*: give another with --run"):
@@ -71,7 +96,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_fix(tmp_path):
 def test_a_folder_that_cannot_be_written_any_more_is_named_too(tmp_path):
     run = start(tmp_path)
     (tmp_path / "outcome.json.part").mkdir()
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(FederationError, match=r"cannot be written .*then `cotune resume"):
         run.finish(b"{}")
     run.close()
     (tmp_path / "lock").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -106,7 +107,7 @@ def evaluate(run: str | Path | Outcome, federation: Federation | None = None) ->
 
 def _assess(outcome: Outcome, federation: Federation) -> Assessment:
     problem = outcome.problem
-    bound = federation.for_run("assess", Journal(), Budget(), outcome.privacy)
+    bound = federation.for_run(secrets.token_hex(8), Journal(), Budget(), outcome.privacy)
     bound.problem = problem
     model: Model = outcome.model
     task, value = Assess(model.learner, model.params, model.packed()), problem.metric.value

@@ -558,10 +558,9 @@ def _show_comparison(folder: Path, as_json: bool) -> None:
 
 
 def _show_unfinished(folder: Path, as_json: bool) -> None:
-    from cotune.run import read_record, state_of
+    from cotune.run import unfinished
 
-    read_record(folder)
-    row = state_of(folder)
+    row = unfinished(folder)
     if as_json:
         _print_json(row)
     else:

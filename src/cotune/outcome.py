@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cotune.errors import UsageError
+from cotune.errors import Malformed, UsageError
 from cotune.federation.ledger import Ledger, Round
+from cotune.files import sealed, unsealed
 from cotune.privacy.sums import Privacy
 from cotune.problem import Problem
 from cotune.trial import Trial, best_of
@@ -186,7 +187,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         Path(path).write_bytes(self.encoded())
 
     def encoded(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self._without_replies()))
+        """The outcome's file, with a digest by which damage is noticed."""
+        return sealed(self._without_replies())
 
     def _without_replies(self) -> Outcome:
         """Replies stay in the journal: an outcome is passed on, a journal is not."""
@@ -199,8 +201,15 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         path = Path(path)
         file = path / "outcome.json" if path.is_dir() else path
         try:
-            outcome = msgspec.json.decode(file.read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError) as error:
+            outcome = unsealed(file.read_bytes(), cls)
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise UsageError(f"there is no outcome in {path}: is the run finished?") from error
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+        except Malformed as error:
+            raise UsageError(
+                f"{file} cannot be read, {error}: restore it from a copy, or delete it and resume "
+                "the run, whose journal makes it again"
+            ) from error
         # a run's folder may have been moved since
         return msgspec.structs.replace(outcome, run=str(path)) if path.is_dir() else outcome

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
@@ -16,12 +15,13 @@ import numpy as np
 from cotune.data.encode import Features, dense_width
 from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
+from cotune.files import UNREADABLE, make_folder, sealed, unsealed, write
 from cotune.problem import Scaling
 from cotune.stored import OF_MODELS, Untrusted, dumped, loaded
 from cotune.trees import check_links
 
 #: Of the files below; a model with another is refused.
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "model.json"
 BOOSTER: Literal["booster.json"] = "booster.json"
 ESTIMATOR: Literal["estimator.skops"] = "estimator.skops"
@@ -83,9 +83,9 @@ class Packed(msgspec.Struct, frozen=True):
 
     def write(self, folder: Path) -> None:
         """The two files, the manifest last: until then a model that lay there is not valid."""
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / self.manifest.payload, self.payload)
-        _write(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(self.manifest)))
+        make_folder(folder)
+        write(folder / self.manifest.payload, self.payload)
+        write(folder / MANIFEST, sealed(self.manifest))
         for other in {BOOSTER, ESTIMATOR, WEIGHTS} - {self.manifest.payload}:
             (folder / other).unlink(missing_ok=True)
 
@@ -201,14 +201,19 @@ class _Versioned(msgspec.Struct):
 def _manifest(content: bytes) -> Manifest:
     try:
         written = msgspec.json.decode(content, type=_Versioned).format
-        if written != FORMAT:
-            raise UsageError(
-                f"the model has the format {written}, and this version of cotune reads {FORMAT}: "
-                "install the version of cotune that made it"
-            )
-        return msgspec.json.decode(content, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{MANIFEST} is not that of a model of cotune: {error}") from error
+    except UNREADABLE as error:
+        raise UsageError(f"{MANIFEST} is not that of a model of cotune: get it again") from error
+    if written != FORMAT:
+        raise UsageError(
+            f"the model has the format {written}, and this version of cotune reads {FORMAT}: "
+            "install the version of cotune that made it"
+        )
+    try:
+        return unsealed(content, Manifest)
+    except Malformed as error:
+        raise UsageError(
+            f"{MANIFEST} is not that of a model of cotune, {error}: get the model again"
+        ) from error
 
 
 def _differing(then: Any, now: dict[str, str]) -> str:
@@ -219,10 +224,3 @@ def _differing(then: Any, now: dict[str, str]) -> str:
         for name, there in now.items()
         if name in written and str(written[name]).split(".")[:2] != there.split(".")[:2]
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write whole or not at all."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_bytes(content)
-    os.replace(draft, path)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotune.errors import DataError, UsageError
+from cotune.errors import DataError, Malformed, UsageError
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
@@ -158,32 +157,44 @@ class Plan:
                     f"{folder} holds a run already: `cotune resume {folder}` goes on with it, "
                     "another --run starts a new one"
                 )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / COMPARISON).write_text(json.dumps(asdict(self), indent=2))
-        except OSError as error:
-            from cotune.run import unwritable
+        from cotune.files import make_folder, sealed, write
+        from cotune.run import unwritable
 
+        try:
+            make_folder(folder)
+            write(folder / COMPARISON, sealed(self))
+        except OSError as error:
             raise unwritable(folder, error) from error
 
     @classmethod
     def load(cls, folder: Path) -> Plan:
+        from cotune.files import unsealed
+
+        path = folder / COMPARISON
+        fix = "restore it from a copy, or start a new comparison"
         try:
-            return cls(**json.loads((folder / COMPARISON).read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise UsageError(
-                f"{folder / COMPARISON} cannot be read: start the comparison anew"
-            ) from error
+            return unsealed(path.read_bytes(), cls)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}): {fix}") from error
+        except Malformed as error:
+            raise UsageError(f"{path} cannot be read, {error}: {fix}") from error
 
 
 @contextmanager
 def discarded_if_refused(folder: Path) -> Iterator[None]:
-    """What was written for input that turned out to be wrong is nothing to resume: remove it."""
+    """What was written for input that turned out to be wrong is nothing to resume: remove it.
+
+    What has a finished round of a search is never removed, whatever the error.
+    """
+    from cotune.run import has_begun
+
     before = set(folder.iterdir()) if folder.is_dir() else None
     try:
         yield
-    except (UsageError, DataError):
-        if before is None and not any(folder.glob("**/outcome.json")):
+    except (UsageError, DataError) as error:
+        if has_begun(folder):
+            raise type(error)(f"{error}; `cotune resume {folder}` resumes the run") from error
+        if before is None:
             shutil.rmtree(folder, ignore_errors=True)
         for file in set(folder.iterdir()) - before if before is not None else ():
             shutil.rmtree(file) if file.is_dir() else file.unlink()

@@ -23,6 +23,8 @@ WORST_DEVIATIONS = 1000.0
 
 Weights = Literal["rows", "equal"]
 Scaling = Literal["standard", "none"]
+#: How a party's part of a sum is hidden from the coordinator.
+Privacy = Literal["plain", "masked", "encrypted"]
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -121,6 +123,8 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
     scaling: Scaling = "standard"
     #: The share of every party's rows that is set aside before anything else, to judge the model.
     holdout: float = 0.0
+    #: The least that hides a party's part of a sum: for this problem no party accepts less.
+    privacy: Privacy = "plain"
 
     @property
     def task(self) -> TaskKind:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import secrets
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from cotune.errors import CotuneError, UsageError
+from cotune.errors import CotuneError, FederationError, Malformed, UsageError
 from cotune.federation.journal import Journal
+from cotune.files import make_folder, private, sealed, unsealed, write
+from cotune.party.closed_list import TASKS
 from cotune.settings import Settings
 
 #: Where runs are kept when the user names no folder, under the working directory.
@@ -56,8 +58,8 @@ class Run:
                 "another --run starts a new one"
             )
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / "run.json", msgspec.json.encode(record))
+            make_folder(folder)
+            write(folder / "run.json", sealed(record))
         except OSError as error:
             raise unwritable(folder, error) from error
         return cls(record, Journal(folder / "journal.sqlite"), folder)
@@ -70,9 +72,13 @@ class Run:
     def finish(self, outcome: bytes) -> None:
         if self.folder is not None:
             try:
-                _write(self.folder / "outcome.json", outcome)
-            except OSError as error:
-                raise unwritable(self.folder, error) from error
+                write(self.folder / "outcome.json", outcome)
+            except OSError as error:  # not of the kind after which a run is discarded
+                raise FederationError(
+                    f"the run is finished, but its outcome cannot be written ({error.strerror}): "
+                    "free disk space or make the folder writable, then "
+                    f"`cotune resume {self.folder}`"
+                ) from error
 
     def close(self) -> None:
         self.journal.close()
@@ -81,14 +87,36 @@ class Run:
 
 
 def read_record(folder: Path) -> Record:
+    path = folder / "run.json"
     try:
-        return msgspec.json.decode((folder / "run.json").read_bytes(), type=Record)
-    except OSError as error:
+        return unsealed(path.read_bytes(), Record)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
             f"there is no run in {folder}: `cotune runs` lists the runs of this folder"
         ) from error
-    except msgspec.MsgspecError as error:
-        raise UsageError(f"{folder / 'run.json'} cannot be read: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except Malformed as error:
+        raise UsageError(
+            f"{path} cannot be read, {error}: restore the folder from a copy, or start a new run"
+        ) from error
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a run in the folder or below has a finished round or an outcome, or is damaged.
+
+    Rounds by which parties agree on a schema do not count: after these, the data or the settings
+    are refused, and would be again.
+    """
+    of_the_schema = {task.__name__.lower() for task in TASKS if not task.needs_problem}
+    for path in folder.glob("**/journal.sqlite"):
+        try:
+            with closing(Journal(path)) as journal:
+                if any(entry.task not in of_the_schema for entry in journal.rounds()):
+                    return True
+        except FederationError:
+            return True
+    return any(folder.glob("**/outcome.json"))
 
 
 def new_folder(name: str, runs: Path = RUNS) -> Path:
@@ -105,23 +133,42 @@ def run_folders(runs: Path = RUNS) -> Iterator[Path]:
 
 def state_of(folder: Path) -> dict[str, Any]:
     """What `cotune runs` says of a run: finished, interrupted, running, or unreadable."""
-    from cotune.outcome import Outcome
-
-    row: dict[str, Any] = dict.fromkeys(
-        ("method", "data", "rounds", "metric", "value", "learner", "began")
-    )
-    row |= {"run": str(folder), "state": "unreadable"}
+    row = _blank(folder)
     try:
-        record = read_record(folder)
-        row |= {"method": record.settings.method, "began": record.began}
-        row["data"] = _named(record.origin.get("source"))
-        if not (folder / "outcome.json").exists():
-            state = "running" if _is_locked(folder) else "interrupted"
-            return row | {"state": state, "rounds": _finished_rounds(folder)}
-        outcome = Outcome.load(folder)
+        row |= _begun(folder)
+        return row | _standing(folder)
     except CotuneError:
         return row
-    return row | {
+
+
+def unfinished(folder: Path) -> dict[str, Any]:
+    """What `state_of` says of a run without an outcome; an error if it cannot be read."""
+    return _blank(folder) | _begun(folder) | _standing(folder)
+
+
+def _blank(folder: Path) -> dict[str, Any]:
+    figures = ("method", "data", "rounds", "metric", "value", "learner", "began")
+    return dict.fromkeys(figures) | {"run": str(folder), "state": "unreadable"}
+
+
+def _begun(folder: Path) -> dict[str, Any]:
+    record = read_record(folder)
+    return {
+        "method": record.settings.method,
+        "data": _named(record.origin.get("source")),
+        "began": record.began,
+    }
+
+
+def _standing(folder: Path) -> dict[str, Any]:
+    """How far the run is, or how it ended."""
+    from cotune.outcome import Outcome
+
+    if not (folder / "outcome.json").exists():
+        state = "running" if _is_locked(folder) else "interrupted"
+        return {"state": state, "rounds": _finished_rounds(folder)}
+    outcome = Outcome.load(folder)
+    return {
         "state": "finished",
         "rounds": outcome.ledger.rounds,
         "metric": outcome.problem.metric_name,
@@ -154,11 +201,8 @@ def _finished_rounds(folder: Path) -> int:
     path = folder / "journal.sqlite"
     if not path.exists():
         return 0
-    journal = Journal(path)
-    try:
+    with closing(Journal(path)) as journal:
         return len(journal)
-    finally:
-        journal.close()
 
 
 def unwritable(folder: Path, error: OSError) -> UsageError:
@@ -168,17 +212,10 @@ def unwritable(folder: Path, error: OSError) -> UsageError:
     )
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write whole or not at all."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_bytes(content)
-    os.replace(draft, path)
-
-
 def _lock(folder: Path) -> IO[str]:
     """Two processes on one run would write over each other; the second is told so."""
     try:
-        lock = (folder / "lock").open("a")
+        lock = open(folder / "lock", "a", opener=private)  # noqa: SIM115
     except OSError as error:
         raise unwritable(folder, error) from error
     try:

@@ -152,6 +152,7 @@ class Settings(msgspec.Struct, frozen=True):
             scaling=self.scaling,
             seed=self.seed,
             holdout=self.held,
+            privacy=self.privacy,
         )
 
     def _space(self, name: str, schema: Schema) -> Space:

@@ -181,11 +181,9 @@ def resume(
     from cotune.simulation import again
 
     folder = Path(run)
-    opened = Run.open(folder)
-    if (folder / "outcome.json").exists():
-        opened.close()
+    if (folder / "outcome.json").exists():  # nothing is to be written: the disk may be read-only
         return Outcome.load(folder)
-    with closing(opened):
+    with closing(Run.open(folder)) as opened:
         if federation is not None:
             check_same(opened.record, federation)
             return _conduct(federation, opened, progress, train)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from tests.privacy.agents import ready
+from tests.soak import times
 
 COTUNE = (sys.executable, "-m", "cotune.cli")
 TUNING = ("sklearn:iris", "--learner", "decision_tree", "--trials", "30", "--folds", "3")
@@ -242,9 +244,9 @@ def _limited_files() -> None:
 
 
 @contextmanager
-def _small_disk(folder: Path) -> Iterator[bool]:
-    """A file system of 40 kB in `folder`, where mounting is permitted."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "cotune-test", str(folder)]
+def _small_disk(folder: Path, kilobytes: int = 40) -> Iterator[bool]:
+    """A file system of that size in `folder`, where mounting is permitted."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "cotune-test", str(folder)]
     try:
         mounted = subprocess.run(mount, capture_output=True, timeout=10).returncode == 0
     except FileNotFoundError:
@@ -266,6 +268,81 @@ def test_a_full_disk_is_one_line_that_names_the_fix(place):
     assert stderr.count("\n") == 1
     assert "free disk space" in stderr
     assert "cotune resume disk/run" in stderr
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_disk_that_was_full_at_any_moment_of_a_run_costs_nothing(place, whole):
+    """Disks of growing size: they are full at the journal, the parties' memory, the model, ..."""
+    disk = place.folder / "disk"
+    disk.mkdir()
+    sizes = [76] if times(1, 2) == 1 else range(4, 160, 4)
+    kept = 0
+    for size in sizes:
+        with _small_disk(disk, size) as mounted:
+            if not mounted:
+                pytest.skip("mounting is not permitted here")
+            process = place.start("tune", *TUNING, "--run", "disk/run", "--quiet")
+            _, stderr = process.communicate(timeout=PATIENCE)
+            larger = ["mount", "-o", "remount,size=20m", str(disk)]
+            subprocess.run(larger, check=True, timeout=10)
+            assert process.returncode in (0, 2, 4), (size, stderr)
+            assert "Traceback" not in stderr, size
+            if (disk / "run" / "run.json").exists():
+                kept += 1
+                assert comparable(place.json("resume", "disk/run")) == comparable(whole[1]), size
+            else:
+                assert not (disk / "run").exists(), size
+    assert kept
+
+
+def test_a_finished_run_on_a_read_only_disk_is_shown_and_resumed(place, whole):
+    run = place.folder / "whole"
+    shutil.copytree(whole[0].folder / "whole", run)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    with _read_only(run) as protected:
+        if not protected:
+            pytest.skip("this user can neither be kept from writing nor mount")
+        assert comparable(place.json("resume", "whole")) == comparable(whole[1])
+        assert json.loads(place.run("show", "whole", "--json").stdout)["value"]
+        code = "import cotune, sys; print(cotune.resume(sys.argv[1]).best_value)"
+        command = [sys.executable, "-c", code, str(run)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert float(done.stdout) == whole[1]["value"]
+        code = (
+            "import sys; from pathlib import Path; from cotune.federation.journal import Journal; "
+            "print(len(Journal(Path(sys.argv[1]))))"
+        )
+        command = [sys.executable, "-c", code, str(run / "journal.sqlite")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert int(done.stdout) > 0
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@contextmanager
+def _read_only(folder: Path) -> Iterator[bool]:
+    """Nothing in `folder` can be written, also not by root: he gets a mount where permitted."""
+    if os.geteuid() != 0:
+        modes = {path: path.stat().st_mode for path in (folder, *folder.rglob("*"))}
+        for path, mode in modes.items():
+            path.chmod(mode & ~0o222)
+        try:
+            yield True
+        finally:
+            for path, mode in modes.items():
+                path.chmod(mode)
+        return
+    try:
+        bind = ["mount", "--bind", str(folder), str(folder)]
+        mounted = subprocess.run(bind, capture_output=True, timeout=10).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    try:
+        locked = ["mount", "-o", "remount,ro,bind", str(folder)]
+        yield mounted and subprocess.run(locked, timeout=10).returncode == 0
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=10)
 
 
 def test_a_run_that_met_a_limit_goes_on_once_it_is_lifted(place, whole):

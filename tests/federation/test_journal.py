@@ -101,7 +101,70 @@ def test_a_checkpoint_keeps_the_state_and_its_rounds(tmp_path):
     assert journal.restored(2) == ([entry(3), entry(4), entry(5)], b"whole")
 
 
-@pytest.mark.parametrize("version", [0, 1, 99])
+def filled(path):
+    """A journal with rounds, a checkpoint with parts, and noises."""
+    journal = Journal(path)
+    for number in (1, 2):
+        journal.record(entry(number), f"question {number}")
+    journal.checkpoint(2, [entry(3), entry(4)], b"half", {"one": b"1", "two": b"2"})
+    journal.checkpoint(2, [], b"whole", {"two": b"zwei"})
+    for noise in (2.0, 3.0):
+        journal.note_noise(noise)
+    journal.close()
+
+
+def test_a_journal_goes_on_where_it_was_left(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    filled(path)
+    journal = Journal(path)
+    journal.checkpoint(2, [entry(5)], b"more")
+    journal.record(entry(6), "question 6")
+    journal.note_noise(4)
+    journal.close()
+    again = Journal(path)
+    assert again.restored(2) == ([entry(n) for n in (3, 4, 5, 6)], b"more")
+    assert again.part(2, "two") == b"zwei"
+    assert again.noises() == (2.0, 3.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("UPDATE rounds SET round = (SELECT round FROM rounds WHERE number = 1) WHERE number = 2",
+         "round 2 of the journal was changed or damaged"),
+        ("UPDATE rounds SET request = 'question' WHERE number = 1", "round 1 of the journal was"),
+        ("UPDATE rounds SET number = 7 WHERE number = 4", "round 7 of the journal was changed"),
+        ("UPDATE rounds SET round = 'text' WHERE number = 3", "round 3 of the journal was"),
+        ("DELETE FROM rounds WHERE number = 1", "round 2 of the journal was changed or damaged"),
+        ("DELETE FROM rounds WHERE number = 4", "the checkpoint after round 2 of the journal was"),
+        ("UPDATE checkpoints SET state = x'00'", "the checkpoint after round 2 of the journal was"),
+        ("UPDATE checkpoints SET since = 1", "the checkpoint after round 1 of the journal was"),
+        ("UPDATE parts SET part = x'00' WHERE name = 'one'", "a part of the checkpoint after"),
+        ("DELETE FROM parts WHERE name = 'one'", "the checkpoint after round 2 of the journal was"),
+        ("UPDATE noises SET noise = 9 WHERE number = 2", "noise 2 of the journal was changed"),
+        ("DELETE FROM noises WHERE number = 1", "noise 2 of the journal was changed or damaged"),
+        ("DROP TABLE parts", "no such table.* restore the folder from a copy"),
+    ],
+)  # fmt: skip
+def test_what_was_changed_in_a_journal_is_named_with_what_can_be_done(tmp_path, change, said):
+    path = tmp_path / "journal.sqlite"
+    filled(path)
+    with sqlite3.connect(path) as database:
+        database.execute(change)
+    with pytest.raises(FederationError, match=rf"(?s){said}.*or start a new run"):
+        Journal(path)
+
+
+def test_opening_a_journal_writes_nothing(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    filled(path)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    path.chmod(0o400)
+    assert len(Journal(path)) == 4
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, 99])
 def test_a_journal_of_another_version_is_refused(version, tmp_path):
     path = tmp_path / "journal.sqlite"
     Journal(path).close()

@@ -12,6 +12,7 @@ import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cotune.errors import UsageError
@@ -207,10 +208,34 @@ def test_a_zip_an_empty_folder_and_another_kind_are_named(made, tmp_path):
         kits.open_kit(made / "north", "lead")
 
 
-def test_a_damaged_kit_says_so(north):
-    (north / "cotune.json").write_text("{}")
-    with pytest.raises(UsageError, match="damaged"):
+@pytest.mark.parametrize("content", [b"{}", b"", b'{"kind": "\xff"}', b"[" * 10_000])
+def test_a_damaged_kit_says_so(north, content):
+    (north / "cotune.json").write_bytes(content)
+    with pytest.raises(UsageError, match=r"cotune\.json is damaged: unpack the kit's zip again"):
         kits.open_kit(north, "site")
+
+
+def test_a_kit_in_which_one_letter_was_changed_says_so(north):
+    path = north / "cotune.json"
+    path.write_text(path.read_text().replace('"south"', '"souti"'))
+    with pytest.raises(UsageError, match=r"cotune\.json is damaged"):
+        kits.open_kit(north, "site")
+
+
+def test_a_kit_of_a_version_without_digests_is_read(north):
+    path = north / "cotune.json"
+    kit = kits.open_kit(north, "site")
+    path.write_bytes(msgspec.json.encode(kit))
+    assert kits.open_kit(north, "site") == kit
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"\xff", b'{"snapshot_persistor": 3}'])
+def test_damaged_settings_of_the_server_are_named(made, tmp_path, content):
+    server = Path(shutil.copytree(made / "server", tmp_path / "server"))
+    (server / "local/resources.json").write_bytes(content)
+    kit = kits.open_kit(server, "server")
+    with pytest.raises(UsageError, match=r"resources\.json is damaged: unpack the kit's zip"):
+        kits.prepare(server, kit)
 
 
 def test_a_missing_key_is_named(north):

@@ -21,6 +21,7 @@ from cotune.federation.kits import create, open_kit
 from cotune.federation.local import LocalEngine
 from cotune.federation.nvflare import NvflareEngine
 from cotune.federation.signature import Verifier
+from cotune.files import sealed
 from cotune.party.audit import Audit
 from cotune.party.door import DOOR
 from cotune.party.host import Host
@@ -220,8 +221,10 @@ class Doors:
             door = self._doors / name
             door.unlink(missing_ok=True)
             door.symlink_to(host.address)
-        kit = self._folder / "anna" / "cotune.json"
-        kit.write_text(json.dumps(json.loads(kit.read_text()) | {"sites": sorted(tables)}))
+        path = self._folder / "anna" / "cotune.json"
+        kit = json.loads(path.read_text()) | {"sites": sorted(tables)}
+        del kit["digest"]
+        path.write_bytes(sealed(kit))
         until(lambda: self._answers())
         return NvflareEngine(self._folder / "anna")
 

@@ -83,3 +83,15 @@ def test_a_line_that_a_kill_cut_short_is_forgotten_and_written_over(tmp_path, cu
     assert again.get(OTHER) == {}
     again.put(OTHER, FAILED)
     assert Memory(path).get(OTHER) == {0: FAILED, 1: FAILED}
+
+
+def test_a_line_that_was_damaged_is_forgotten_with_a_warning(tmp_path, caplog):
+    path = tmp_path / "run.jsonl"
+    memory = Memory(path)
+    memory.put(ONE, FAILED)
+    memory.put(OTHER, FAILED)
+    path.write_bytes(path.read_bytes().replace(b"0.25", b"0.26", 1))
+    again = Memory(path)
+    assert again.get(ONE) == {}
+    assert again.get(OTHER) == {0: FAILED, 1: FAILED}
+    assert "line 2 is damaged" in caplog.text

@@ -31,7 +31,17 @@ from cotune.federation.wire import (
 from cotune.party.keys import Reveal, Sealed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search
-from tests.parts import Unreliable, federation_of, iris, parts, problem_of, threads
+from cotune.problem import Budget
+from cotune.settings import Settings
+from tests.parts import (
+    Unreliable,
+    federation_of,
+    iris,
+    parts,
+    party_of,
+    problem_of,
+    threads,
+)
 from tests.privacy.agents import ready
 
 TABLES = parts(iris(), 5)
@@ -301,6 +311,49 @@ def test_a_party_of_a_private_run_tells_nothing_in_the_clear(problem):
             assert "the sums of this run are private" in refusal.sentence
         another = Request("other", 1, "sum", tree(1), problem.digest, problem)
         assert not isinstance(decode_reply(party.perform(encode(another))), Refusal)
+
+
+def refused(party, request):
+    refusal = decode_reply(party.perform(encode(request)))
+    return isinstance(refusal, Refusal) and "the sums of this run are private" in refusal.sentence
+
+
+def test_a_problem_of_private_sums_is_private_under_any_runs_name(problem, tmp_path):
+    masked = replace(problem, privacy="masked")
+    assert masked.digest != problem.digest
+    party = party_of(iris(60), tmp_path)
+    for verb in ("sum", "gather"):
+        assert refused(party, Request("other", 1, verb, tree(1), masked.digest, masked))
+    encrypted = replace(problem, privacy="encrypted")
+    assert refused(party, Request("other", 1, "masked", tree(1), encrypted.digest, encrypted))
+    openly = Request("other", 1, "gather", tree(1), problem.digest, problem)
+    assert not refused(party, openly)
+
+
+def test_a_settings_privacy_is_part_of_the_problem(problem):
+    settings = Settings(learners=("decision_tree",), privacy="masked")
+    assert settings.problem(problem.schema).privacy == "masked"
+
+
+def test_what_a_party_was_asked_in_private_it_never_answers_in_the_clear_in_that_run(
+    problem, tmp_path
+):
+    """Nor when other runs came between, nor when it was restarted."""
+    frame = parts(iris(60))["party-1"]
+    with federation_of(parts(iris(60)), state=tmp_path / "state") as base:
+        for run in ("first", "second"):
+            federation = base.for_run(run, Journal(), Budget(), "masked")
+            federation.problem = problem
+            federation.sum(tree(1))
+        party = base.engine.party("party-1")
+        restarted = party_of(frame, tmp_path / "scratch", state=tmp_path / "state")
+        for one in (party, restarted):
+            for run in ("first", "second"):
+                assert refused(one, Request(run, 2, "sum", tree(1), problem.digest, problem))
+            openly = Request("third", 1, "sum", tree(1), problem.digest, problem)
+            assert not refused(one, openly)
+        modes = {path.stat().st_mode & 0o777 for path in tmp_path.glob("state/*/*.privacy")}
+    assert modes == {0o600}
 
 
 class Late(Watched):

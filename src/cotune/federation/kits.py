@@ -29,7 +29,8 @@ from typing import Any, Literal
 import msgspec
 
 from cotune import __version__
-from cotune.errors import UsageError
+from cotune.errors import Malformed, UsageError
+from cotune.files import sealed, unsealed
 
 Kind = Literal["server", "site", "lead"]
 
@@ -181,7 +182,7 @@ def open_kit(folder: Path, kind: Kind) -> Kit:
             )
         raise UsageError(f"{folder} is a file: give the folder of a kit")
     try:
-        kit = msgspec.json.decode((folder / KIT).read_bytes(), type=Kit)
+        kit = _read(folder)
     except FileNotFoundError:
         raise UsageError(
             f"there is no kit in {folder}: give the folder that a zip of "
@@ -189,8 +190,8 @@ def open_kit(folder: Path, kind: Kind) -> Kit:
         ) from None
     except OSError as error:
         raise UsageError(f"{folder / KIT} cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError:
-        raise UsageError(f"{folder / KIT} is damaged: unpack the kit's zip again") from None
+    except Malformed:
+        raise _damaged(folder / KIT) from None
     if kit.kind != kind:
         raise UsageError(f"{folder} is {_whose(kit)}: here it must be {_ANY[kind]}")
     _check_keys(folder, kit)
@@ -211,7 +212,16 @@ def open_kit(folder: Path, kind: Kind) -> Kit:
 
 def expires(folder: Path) -> datetime:
     """When the kit in `folder` ends to be valid, in UTC: its own certificate or the root's."""
-    return _validity(folder, msgspec.json.decode((folder / KIT).read_bytes(), type=Kit))[1]
+    return _validity(folder, _read(folder))[1]
+
+
+def _read(folder: Path) -> Kit:
+    """`cotune.json`. Kits of older versions have no digest, and are read all the same."""
+    return unsealed((folder / KIT).read_bytes(), Kit, must=False)
+
+
+def _damaged(path: Path) -> UsageError:
+    return UsageError(f"{path} is damaged: unpack the kit's zip again")
 
 
 def prepare(folder: Path, kit: Kit) -> None:
@@ -229,10 +239,13 @@ def prepare(folder: Path, kit: Kit) -> None:
     for part in (store, store / "snapshots", store / "jobs"):
         part.mkdir(mode=0o700)
     path = folder / "local" / "resources.json"
-    resources = json.loads(path.read_bytes())
-    snapshots = resources["snapshot_persistor"]["args"]["storage"]["args"]
-    snapshots["root_dir"] = str(store / "snapshots")
-    _component(resources, "job_manager")["args"]["uri_root"] = str(store / "jobs")
+    try:
+        resources = json.loads(path.read_bytes())
+        snapshots = resources["snapshot_persistor"]["args"]["storage"]["args"]
+        snapshots["root_dir"] = str(store / "snapshots")
+        _component(resources, "job_manager")["args"]["uri_root"] = str(store / "jobs")
+    except (OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError):
+        raise _damaged(path) from None
     fresh = path.with_suffix(".new")
     fresh.touch(mode=0o600)
     fresh.write_text(json.dumps(resources, indent=1))
@@ -362,7 +375,7 @@ def _provision(scratch: Path, server: Kit, days: int) -> Path:
 
 def _contents(made: Path, kit: Kit) -> dict[str, bytes]:
     """The files of a kit: NVFlare's certificates and settings, our rules, none of its scripts."""
-    files = {KIT: msgspec.json.format(msgspec.json.encode(kit), indent=1)}
+    files = {KIT: sealed(kit)}
     for path in (made / "startup").iterdir():
         if path.suffix in (".crt", ".key", ".pem", ".json"):
             files[f"startup/{path.name}"] = path.read_bytes()
@@ -451,7 +464,7 @@ def _validity(folder: Path, kit: Kit) -> tuple[datetime, datetime]:
         try:
             certificates.append(load_pem_x509_certificate(path.read_bytes()))
         except (OSError, ValueError):
-            raise UsageError(f"{path} is damaged: unpack the kit's zip again") from None
+            raise _damaged(path) from None
     return (
         max(each.not_valid_before_utc for each in certificates),
         min(each.not_valid_after_utc for each in certificates),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from cotune.files import UNREADABLE, make_folder, private
 from cotune.party.task import Configuration
+
+log = logging.getLogger(__name__)
 
 #: Losses by fold; None where a fold does not define the metric.
 Losses = tuple[float | None, ...]
@@ -43,6 +47,27 @@ class _Line(msgspec.Struct, frozen=True):
     batch: Batch
 
 
+def _written(line: _Line) -> bytes:
+    """A digest of the line, and the line, as JSON in one line."""
+    content = msgspec.json.encode(line)
+    return msgspec.json.encode((_digest(content), msgspec.Raw(content)))
+
+
+def _read(written: bytes) -> _Line | None:
+    """The line, if it is whole and as it was written."""
+    try:
+        digest, content = msgspec.json.decode(written, type=tuple[str, msgspec.Raw])
+        if digest == _digest(bytes(content)):
+            return msgspec.json.decode(content, type=_Line)
+    except UNREADABLE:
+        pass
+    return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
 class Memory:
     """Folds by configuration, appended to a file as they come, if there is a file.
 
@@ -62,15 +87,19 @@ class Memory:
     def put(self, configuration: Configuration, batch: Batch) -> None:
         self._learn(configuration, batch)
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
-                file.write(b"\n" + msgspec.json.encode(_Line(configuration, batch)))
+            make_folder(self._path.parent)
+            with open(self._path, "ab", opener=private) as file:
+                file.write(b"\n" + _written(_Line(configuration, batch)))
 
     def _read(self, path: Path) -> None:
-        for line in path.read_bytes().splitlines():
-            with suppress(msgspec.DecodeError):  # a kill or a full disk may have cut a line short
-                known = msgspec.json.decode(line, type=_Line)
+        """A line that a kill or a full disk cut short, or that was damaged, is fitted again."""
+        lines = path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, 1):
+            known = _read(line)
+            if known is not None:
                 self._learn(known.configuration, known.batch)
+            elif line and number < len(lines):
+                log.warning("%s, line %d is damaged: its folds are fitted again", path, number)
 
     def _learn(self, configuration: Configuration, batch: Batch) -> None:
         known = self._known.setdefault(key(configuration), {})

@@ -31,16 +31,18 @@ from cotune.federation.wire import (
     pack_terms,
     rounded_terms,
 )
+from cotune.files import make_folder, write
 from cotune.learners import available, learner_names
 from cotune.party.evaluate import Entrant, Evaluation, Evaluator
 from cotune.party.keys import Keys, NoKeys
 from cotune.party.memory import Memory
+from cotune.party.policy import RANK, harmless
 from cotune.party.rows import Rows, open_rows, set_aside
 from cotune.party.task import Configuration, Task
 from cotune.party.tasks import Found, Search
 from cotune.party.workers import Cancelled, Workers
 from cotune.privacy.fixed import WIDTHS, Digits
-from cotune.problem import Problem, heaviest
+from cotune.problem import Privacy, Problem, heaviest
 
 if TYPE_CHECKING:
     from cotune.privacy.client import Agent
@@ -111,7 +113,7 @@ class Party:
         self.training: dict[str, Any] = {}  # how far the training of a model is, in this run
         self._cost = Cost()
         self._summed: tuple[tuple[str, int, bytes], dict[str, np.ndarray]] | None = None
-        self._private_run = ""
+        self._private_runs: dict[str, Privacy] = {}
         self._lock = threading.Lock()
 
     def perform(self, message: bytes) -> bytes:
@@ -258,14 +260,33 @@ class Party:
         return self._sealed(request)
 
     def _check_way(self, request: Request) -> None:
-        """In a run whose sums are private, nothing of this party alone is told in the clear."""
-        if request.verb in ("masked", "encrypted"):
-            self._private_run = request.run
-        elif self._private_run == request.run and request.run:
-            if request.verb == "sum":
-                raise Malformed("the sums of this run are private: the party tells no plain ones")
-            if request.task.instead:
-                raise Malformed("the sums of this run are private: the party does not tell that")
+        """Never answer with less privacy than the problem says, or than before in this run."""
+        before = promised = self._promised(request.run)
+        if request.task.needs_problem:
+            promised = max(before, self.problem.privacy, key=RANK.__getitem__)
+        if RANK[request.verb] < RANK[promised] and not harmless(request):
+            raise Malformed(
+                f"the sums of this run are private ({promised}): the party takes part in no other"
+            )
+        if RANK[request.verb] > RANK[before] and request.run:
+            self._promise(request.run, "encrypted" if request.verb == "encrypted" else "masked")
+
+    def _promised(self, run: str) -> Privacy:
+        """What is known of a run's privacy, also by a party that was restarted."""
+        file = self._promises(run)
+        if run not in self._private_runs and file is not None and file.exists():
+            self._private_runs[run] = "masked" if file.read_bytes() == b"masked" else "encrypted"
+        return self._private_runs.get(run, "plain")
+
+    def _promise(self, run: str, privacy: Privacy) -> None:
+        file = self._promises(run)
+        if file is not None:
+            make_folder(file.parent)
+            write(file, privacy.encode())
+        self._private_runs[run] = privacy
+
+    def _promises(self, run: str) -> Path | None:
+        return self._state / self.name / f"{run}.privacy" if self._state else None
 
     def _summand(self, task: Task) -> dict[str, np.ndarray]:
         """The party's part of a sum."""

@@ -15,7 +15,7 @@ from cotune.privacy.protection import MOST_NOISE
 from cotune.privacy.sums import Privacy
 
 #: How private a way of asking is, and what a party may demand.
-_RANK: dict[Way | Privacy, int] = {"gather": 0, "sum": 0, "plain": 0, "masked": 1, "encrypted": 2}
+RANK: dict[Way | Privacy, int] = {"gather": 0, "sum": 0, "plain": 0, "masked": 1, "encrypted": 2}
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +83,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"this party does not perform the task {name!r} (policy: refused)"
 
     def _against_way(self, request: Request) -> str:
-        if _harmless(request) or _RANK[request.verb] >= _RANK[self.at_least]:
+        if harmless(request) or RANK[request.verb] >= RANK[self.at_least]:
             return ""
         fix = "encrypted" if self.at_least == "encrypted" else "masked or encrypted"
         if request.verb == "masked":
@@ -113,7 +113,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _against_noise(self, request: Request) -> str:
         """How many parties share in the noise is checked by the party: `Protection.check`."""
-        if not self.least_noise or _harmless(request):
+        if not self.least_noise or harmless(request):
             return ""
         private = request.verb in ("masked", "encrypted")
         noise = request.protection.noise if private and request.protection else 0.0
@@ -138,7 +138,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ""
 
 
-def _harmless(request: Request) -> bool:
+def harmless(request: Request) -> bool:
     """Whether what is told in the clear is nothing that private sums would hide."""
     return request.verb == "gather" and not request.task.instead
 

@@ -39,6 +39,7 @@ from cotune.party.task import Reply, Task
 from cotune.privacy.agent import messages as agent
 from cotune.privacy.agent.envelope import Kind, Refused, Seal
 from cotune.privacy.fixed import WIDTHS
+from cotune.problem import Privacy as Privacy
 
 if TYPE_CHECKING:
     from cotune.privacy.client import Agent
@@ -48,7 +49,6 @@ RING = 8192
 #: That can add up under one joint key: see `cotune.privacy.agent.schemes`.
 MOST_PARTIES = 200
 
-Privacy = Literal["plain", "masked", "encrypted"]
 MODES: tuple[Privacy, ...] = ("plain", "masked", "encrypted")
 
 

@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from cotune import learners
-from cotune.errors import FederationError
+from cotune.errors import FederationError, Malformed
 from cotune.party.train.forest import GrownTrees, GrowTrees, Weigh, Weight
 from cotune.training import Stage
-from cotune.trees import PackedTree, build, unpack
+from cotune.training.checkpoint import read
+from cotune.trees import PackedTree, build, check_packed, unpack
 
 if TYPE_CHECKING:
     from cotune.data.schema import Schema
@@ -45,7 +46,7 @@ def forest(
         weights = {party: reply.weight for party, reply in replies.items()}
         growth = Growth(weights, apportioned(wanted, weights))
     else:
-        growth = msgspec.msgpack.decode(state, type=Growth)
+        growth = read(state, Growth, lambda growth: _check(growth, problem.schema))
     yield Stage(len(growth.trees), wanted)
     while len(growth.trees) < wanted:
         task = GrowTrees(configuration, growth.next_round(), growth.batch)
@@ -93,6 +94,13 @@ class Growth(msgspec.Struct, frozen=True):
                 )
             left = apportioned(wanted - len(trees), weights)
         return Growth(weights, left, self.batch + 1, tuple(trees))
+
+
+def _check(growth: Growth, schema: Schema) -> None:
+    for tree in growth.trees:
+        if not all(0 <= known < len(schema.classes) for known in tree.classes):
+            raise Malformed("a tree knows a class that the schema does not have")
+        check_packed(tree.packed, len(schema.columns), len(tree.classes))
 
 
 def apportioned(count: int, weights: Mapping[str, float]) -> dict[str, int]:

@@ -18,11 +18,12 @@ from cotune.growth.grow import Finished, grow_rounds
 from cotune.growth.rules import Rules, rules_of
 from cotune.growth.warm_up import warm_up
 from cotune.party.task import Configuration
-from cotune.party.train.grow import Start, Tree, channels
+from cotune.party.train.grow import Start, Tree, channels, check_tree
 from cotune.problem import Problem, seed_of
 from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
 from cotune.training.booster import booster
+from cotune.training.checkpoint import read
 from cotune.training.grow_ask import Asker, Told
 
 #: Rounds of boosting between two checkpoints.
@@ -69,7 +70,13 @@ def _begun(federation: Federation, problem: Problem, rules: Rules) -> Progress:
 
 
 def _restored(saved: bytes | None) -> Progress | None:
-    return msgspec.msgpack.decode(saved, type=Progress) if saved is not None else None
+    return read(saved, Progress, _check) if saved is not None else None
+
+
+def _check(progress: Progress) -> None:
+    for trees in progress.trees:
+        for tree in trees:
+            check_tree(tree, progress.told.start.bins)
 
 
 def first_predicted(schema: Schema) -> tuple[float, ...]:

@@ -11,12 +11,13 @@ from cotune.federation.federation import Federation
 from cotune.growth.rules import rules_of
 from cotune.growth.warm_up import warm_up
 from cotune.party.task import Configuration
-from cotune.party.train.grow import Start, Tree
+from cotune.party.train.grow import Start, Tree, check_tree
 from cotune.party.train.merging import Boost, Boosted
 from cotune.problem import Problem
 from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
 from cotune.training.booster import booster
+from cotune.training.checkpoint import read
 from cotune.training.histogram import EVERY, first_predicted
 
 
@@ -44,7 +45,7 @@ def merging(
     warm_up()
     saved = federation.restored()
     if saved is not None:
-        progress = msgspec.msgpack.decode(saved, type=Progress)
+        progress = read(saved, Progress, _check)
     else:
         bins = shared_bins(federation, problem, codes_are_numbers=False)
         base = first_predicted(problem.schema)
@@ -59,6 +60,12 @@ def merging(
         yield Stage(progress.done, rules.rounds)
     start, trees = progress.start, progress.trees + progress.merged
     return booster(problem.schema, start.bins, start.base, trees)
+
+
+def _check(progress: Progress) -> None:
+    for trees in progress.trees + progress.merged:
+        for tree in trees:
+            check_tree(tree, progress.start.bins)
 
 
 def _merged(

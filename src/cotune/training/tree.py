@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from cotune import learners
+from cotune.data.schema import Schema
 from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
 from cotune.growth.grow import Answered
@@ -22,9 +23,10 @@ from cotune.party.train.grow import Split, Start
 from cotune.problem import Problem, seed_of
 from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
+from cotune.training.checkpoint import read
 from cotune.training.grow_ask import Asker, Told
 from cotune.training.grow_impurity import Chosen, Criterion, Search, purity
-from cotune.trees import LEAF, NODE, build
+from cotune.trees import LEAF, NODE, PackedTree, build, check_packed
 
 #: What the federation can honour of scikit-learn's parameters.
 KNOWN = ("max_depth", "min_samples_split", "min_samples_leaf", "max_features", "criterion",
@@ -65,7 +67,7 @@ def tree(
         grown = growth.grown()
         federation.checkpoint(msgspec.msgpack.encode(grown))
     else:
-        grown = msgspec.msgpack.decode(saved, type=Grown)
+        grown = read(saved, Grown, lambda grown: _check(grown, problem.schema))
     return _estimator(problem, name, params, grown)
 
 
@@ -273,6 +275,11 @@ class _Growth:
         if self._classes:
             return bool(node.sums[:-1].max() == rows)
         return not early and self._impurity(number) <= NO_VARIANCE * self._schema.target_scale**2
+
+
+def _check(grown: Grown, schema: Schema) -> None:
+    packed = PackedTree(len(grown.nodes) // NODE.itemsize, grown.nodes, grown.values)
+    check_packed(packed, len(schema.columns), len(schema.classes))
 
 
 def _least(params: Mapping[str, Any], rows: int) -> tuple[int, int]:

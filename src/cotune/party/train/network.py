@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
+from cotune.files import make_folder, private
 from cotune.networks.parts import FARTHEST
 from cotune.party.task import RESOLUTION, Label, Reply, Task, Term, most_summed_bytes
 
@@ -393,9 +394,10 @@ class _Variates:
     def keep(self, change: np.ndarray) -> None:
         if self.drift is None:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         begun = self._folder / "begun.npy"
-        np.save(begun, (self._own + change).astype(np.float32))
+        with open(begun, "wb", opener=private) as file:
+            np.save(file, (self._own + change).astype(np.float32))
         begun.replace(self._file(self._task.round))
         needless = sorted(n for n in self._rounds() if n < self._task.since)[:-1]
         for number in needless:
