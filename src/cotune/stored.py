@@ -151,8 +151,8 @@ def read_array(content: bytes) -> np.ndarray:
         fits = math.prod(shape) * kind.itemsize == len(content) - stream.tell()
         if kind.hasobject or min(shape, default=0) < 0 or not fits:
             raise Malformed("an array does not have as many numbers as its shape says")
-        flat = np.frombuffer(content, kind, offset=stream.tell())
-        return flat.reshape(shape, order="F" if by_columns else "C").copy(order="K")
+        own = bytearray(stream.read())  # that can be written to
+        return np.frombuffer(own, kind).reshape(shape, order="F" if by_columns else "C")
     except Malformed:
         raise
     except Exception as error:  # headers are Python literals, and fail as these do
@@ -299,8 +299,8 @@ class _Reader:
         estimator = kind.__new__(kind)
         state = self._dict(node["content"])
         state.pop("_sklearn_version", None)
-        if "n_jobs" in state:
-            state["n_jobs"] = None  # how many threads are started is not the sender's to say
+        if state.get("n_jobs") is not None:
+            state["n_jobs"] = 1  # how many threads are started is not the sender's to say
         vars(estimator).update(state)
         _check_trees(estimator)
         return estimator
