@@ -194,8 +194,16 @@ def _changed(value: Any, draw: random.Random) -> Any:
 
 
 def _near(value: Any, draw: random.Random) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool) and draw.random() < 0.6:
-        return value + draw.choice([-2, -1, 1, 2, 3, 100])
+    """Another value, of the same type more often than not: others are refused at first sight."""
+    if draw.random() < 0.3 or isinstance(value, bool):
+        return draw.choice(EXTREMES)
+    numbers = [extreme for extreme in EXTREMES if type(extreme) is int]
+    if isinstance(value, int):
+        return draw.choice([value + draw.choice([-2, -1, 1, 2, 3, 100]), *numbers])
+    if isinstance(value, float):
+        return draw.choice([-value, value * 1e30, 1e300, -1e300, 0.0])
+    if isinstance(value, str) and value.lstrip("-").isdigit():
+        return str(draw.choice(numbers))
     return draw.choice(EXTREMES)
 
 

@@ -10,6 +10,7 @@ import tracemalloc
 import zipfile
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -25,7 +26,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import cotune
 from cotune.data.encode import encode, encode_target
-from cotune.errors import Malformed
+from cotune.errors import Malformed, UsageError
 from cotune.federation.wire import Refusal
 from cotune.model import Model
 from cotune.party.task import Configuration
@@ -430,6 +431,37 @@ def test_a_declared_size_is_refused_before_there_is_room_for_it(shape):
 def test_a_network_of_other_sizes_than_its_weights_is_refused_before_it_is_made(models, params):
     with pytest.raises(Malformed):
         Model.unpacked(forged(models[-1], params={"hidden": 4, "layers": 2} | params))
+
+
+def columns(**changed) -> list[dict]:
+    """The schema's columns, the last with other fields."""
+    *others, last = (msgspec.to_builtins(column) for column in schema_of(PEOPLE).columns)
+    return [*others, last | changed]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"columns": columns(name="age")},
+        {"columns": columns(categories=["a", "a", "b"])},
+        {"columns": columns(kind="array", shape=[4, 4])},
+        {"columns": columns(scale="x")},
+        {"columns": []},
+        {"classes": ["x", "y", "y"]},
+        {"classes": []},
+        {"classes": ["x", "y"]},
+        {"classes": [str(i) for i in range(100_000)]},
+        {"task": "regression"},
+        {"number_classes": True},
+    ],
+)
+def test_a_schema_by_which_no_row_can_be_encoded_is_refused(tmp_path, changed):
+    model_of(PEOPLE, None).save(tmp_path)
+    manifest = json.loads((tmp_path / "model.json").read_text())
+    manifest["schema"] |= changed
+    (tmp_path / "model.json").write_text(json.dumps(manifest))
+    with pytest.raises(UsageError):
+        Model.load(tmp_path)
 
 
 @pytest.mark.soak

@@ -13,14 +13,12 @@ import numpy as np
 from cotune.data.encode import MOST_CODES
 from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
-from cotune.trees import LEAF, check_links, depth
+from cotune.trees import LEAF, MOST_DEPTH, check_links, depth
 
 #: The version of XGBoost's JSON that is written.
 VERSION = (3, 1, 0)
 #: What XGBoost calls the parent of a root.
 NOBODY = 2**31 - 1
-#: XGBoost measures a tree's depth by recursion, which takes from the stack.
-MOST_DEPTH = 2**14
 #: Numbers beyond the range of single precision are infinite to XGBoost.
 LARGEST = float(np.finfo(np.float32).max)
 #: The numbers that XGBoost's own integers hold, and that an honest model has.

@@ -193,8 +193,9 @@ def _manifest(content: bytes) -> Manifest:
 
 def _check_schema(schema: Schema, features: Features) -> None:
     """Raise `ValueError` where rows could not be encoded by it, or classes not be named."""
-    if len({column.name for column in schema.columns}) != len(schema.columns):
-        raise ValueError("two columns have one name")
+    names = [tuple(column.name for column in schema.columns), schema.classes]
+    if any(len(set(one)) != len(one) for one in (*names, *(c.categories for c in schema.columns))):
+        raise ValueError("two columns, categories or classes have one name")
     if schema.array is not None and (len(schema.columns) > 1 or features != "tensor"):
         raise ValueError("a column of arrays is not the only one")
     if any(min(c.shape, default=0) < 1 for c in schema.columns if c.kind == "array"):

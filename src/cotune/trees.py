@@ -23,6 +23,8 @@ NODE = np.dtype(
     ]
 )
 LEAF = -1
+#: XGBoost measures a tree's depth by recursion, which takes from the stack.
+MOST_DEPTH = 2**14
 #: What scikit-learn writes where a leaf has no feature and no threshold.
 UNDEFINED = -2
 
