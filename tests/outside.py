@@ -113,13 +113,30 @@ def mutated(message: bytes, draw: random.Random) -> bytes:
         return forged(message, _archive(payload, draw))
     if payload[:6] == b"\x93NUMPY":
         return forged(message, _array(payload, draw))
-    text = json.dumps(_changed(json.loads(payload), draw))
+    text = json.dumps(_booster(json.loads(payload), draw))
     if draw.random() < 0.1:  # a second field of the same name
         name = draw.choice(["trees", "tree_info", "left_children", "name", "num_class", "parents"])
         text = text.replace(
             f'"{name}":', f'"{name}": {json.dumps(draw.choice(EXTREMES))}, "{name}":'
         )
     return forged(message, text.encode())
+
+
+def _booster(model: Any, draw: random.Random) -> Any:
+    """Something changed in a tree, or in what is said of all trees, or anywhere."""
+    whole = model["learner"]["gradient_booster"]
+    trees = whole["model"]["trees"]
+    where = draw.random()
+    if where < 0.6:
+        number = draw.randrange(len(trees))
+        trees[number] = _changed(trees[number], draw)
+    elif where < 0.8:
+        whole["model"] = _changed(whole["model"] | {"trees": []}, draw)
+        if isinstance(whole["model"], dict):
+            whole["model"]["trees"] = trees
+    else:
+        model = _changed(model, draw)
+    return model
 
 
 def _archive(payload: bytes, draw: random.Random) -> bytes:

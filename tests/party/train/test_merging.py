@@ -115,7 +115,7 @@ def test_a_tree_that_is_one_long_chain_is_malformed():
     splits = 2**14 + 1
     chain = Tree(
         tuple(Split(2 * i, 0, 1, True) for i in range(splits)),
-        tuple((2 * i + 1, 0.1) for i in range(splits)) + ((2 * splits, 0.1),),
+        ((2 * splits, 0.1), *((2 * i + 1, 0.1) for i in range(splits))),
         (1.0,) * splits,
         (1.0,) * splits,
     )
