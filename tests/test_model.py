@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.neural_network import MLPClassifier
 
+import cotune
 from cotune.data.encode import encode, encode_target
 from cotune.errors import DataError, Malformed, UsageError
 from cotune.files import sealed
@@ -201,6 +203,26 @@ def test_a_model_of_another_kind_in_the_folder_is_replaced(tmp_path):
     linear.save(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["estimator.skops", "model.json"]
     np.testing.assert_array_equal(Model.load(tmp_path).predict(PEOPLE), linear.predict(PEOPLE))
+
+
+@pytest.mark.parametrize(
+    "learner",
+    ["logistic_regression", "decision_tree", "random_forest", "svm", "mlp", "xgboost", "torch_mlp"],
+)
+def test_equal_runs_leave_equal_files(tmp_path, monkeypatch, learner):
+    """At another time of day too, and when they are read and saved again."""
+    if learner == "torch_mlp":
+        pytest.importorskip("torch")
+    for name, clock in (("one", 1e9), ("two", 1.5e9)):
+        with cotune.simulate(iris(), parties=2, processes=1) as federation:
+            cotune.tune(federation, "defaults", learners=[learner], folds=2, run=tmp_path / name)
+        with monkeypatch.context() as later:
+            later.setattr(time, "time", lambda clock=clock: clock)
+            Model.load(tmp_path / name).save(tmp_path / f"{name} again")
+    folders = [tmp_path / name for name in ("one/model", "two/model", "one again", "two again")]
+    first, *others = [{f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders]
+    assert len(first) == 2
+    assert others == [first] * 3
 
 
 def test_a_model_is_found_in_the_folder_of_its_run(tmp_path):

@@ -17,7 +17,7 @@ from cotune.data.encode import Features, columns_of, encode
 from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
 from cotune.packing import MANIFEST, Manifest, Packed, Params, is_booster, payload_of, versions
-from cotune.predictors import OfBooster, probabilities
+from cotune.predictors import Checked, OfBooster
 from cotune.problem import Scaling
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Model:
         if self.schema.task == "regression":
             raise UsageError("the model predicts numbers, which have no probabilities: use predict")
         X = self.encoded(frame)
-        scores = probabilities(self.on_codes, X) if len(X) else np.empty((0, len(self.labels)))
+        scores = self.on_codes.predict_proba(X) if len(X) else np.empty((0, len(self.labels)))
         return pd.DataFrame(scores, index=frame.index, columns=self.labels)
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -111,11 +111,12 @@ class Model:
         return encode(columns_of(frame, self.schema), self.schema, self.features, self.scaling)
 
     @cached_property
-    def on_codes(self) -> Any:
+    def on_codes(self) -> Checked:
         """The estimator by scikit-learn's interface, from encoded rows to class codes."""
+        classes = len(self.schema.classes)
         if is_booster(self.estimator):
-            return OfBooster(self.estimator, len(self.schema.classes))
-        return self.estimator
+            return Checked(OfBooster(self.estimator, classes), classes)
+        return Checked(self.estimator, classes)
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -147,8 +148,9 @@ class Model:
     def load(cls, folder: str | Path) -> Model:
         """Read a model from its folder, or from that of the run which trained it.
 
-        Nothing in the files is run: skops rebuilds known types only, and trees are checked. The
-        digest tells a damaged file, not a forged one: take models from those whom you trust.
+        Nothing in the files is run: a model is put together from known types only, and whatever
+        compiled code will follow is checked before. The digest reveals a damaged file, not a
+        forged one: what a forged model predicts is its author's choice.
         """
         folder = Path(folder)
         place = folder if (folder / MANIFEST).exists() else folder / "model"
@@ -170,8 +172,8 @@ class Model:
     def unpacked(cls, message: bytes) -> Model:
         """Read a model with the same care as `load`; `Malformed` if it is not one."""
         try:
-            return cls._unpacked(msgspec.msgpack.decode(message, type=Packed))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError) as error:
+            return cls._unpacked(Packed.unpacked(message))
+        except UsageError as error:
             raise Malformed("the message is not a model of this version of cotune") from error
 
     def describe(self) -> str:

@@ -12,13 +12,14 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from cotune import boosters
 from cotune.data.encode import Features, dense_width
 from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
 from cotune.files import UNREADABLE, make_folder, sealed, unsealed, write
+from cotune.predictors import AllClasses
 from cotune.problem import Scaling
-from cotune.stored import OF_MODELS, Untrusted, dumped, loaded
-from cotune.trees import check_links
+from cotune.stored import OF_MODELS, Untrusted, dumped, loaded, parts, read_array
 
 #: Of the files below; a model with another is refused.
 FORMAT = 2
@@ -94,6 +95,14 @@ class Packed(msgspec.Struct, frozen=True):
         manifest = _manifest((folder / MANIFEST).read_bytes())
         return cls(manifest, (folder / manifest.payload).read_bytes())
 
+    @classmethod
+    def unpacked(cls, message: bytes) -> Packed:
+        """The model in a message, its estimator not yet read; `Malformed` if there is none."""
+        try:
+            return msgspec.msgpack.decode(message, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Malformed("the message is not a model of this version of cotune") from error
+
 
 def payload_of(estimator: Any) -> tuple[Payload, bytes]:
     """The file that an estimator is kept in, and its content."""
@@ -132,66 +141,35 @@ def versions(payload: str) -> dict[str, str]:
 
 def _read(payload: bytes, manifest: Manifest) -> Any:
     if manifest.payload == BOOSTER:
-        return _booster(payload, len(manifest.schema.columns))
+        return boosters.read(payload, manifest.schema)
     if manifest.payload == WEIGHTS:
         return _network(payload, manifest)
+    return _estimator(payload, manifest)
+
+
+def _estimator(payload: bytes, manifest: Manifest) -> Any:
+    """scikit-learn's estimator, over the schema's columns and classes."""
     columns = len(manifest.schema.columns)
     if manifest.features == "dense":
         columns = dense_width(manifest.schema)
-    return loaded(payload, columns, OF_MODELS)
-
-
-def _booster(payload: bytes, columns: int) -> Any:
-    _check_booster(payload, columns)
-    try:
-        import xgboost
-    except ImportError as error:
-        raise UsageError(
-            "the model needs a package that is not installed: pip install 'cotune[boost]'"
-        ) from error
-    booster = xgboost.Booster()
-    try:
-        booster.load_model(bytearray(payload))
-    except xgboost.core.XGBoostError as error:
-        raise Malformed("XGBoost does not take it") from error
-    return booster
+    estimator = loaded(payload, columns, OF_MODELS)
+    for part in parts(estimator):
+        if isinstance(part, AllClasses) and part.classes != len(manifest.schema.classes):
+            raise Malformed("a part of it is not for the classes of the schema")
+    return estimator
 
 
 def _network(payload: bytes, manifest: Manifest) -> Any:
     """The network of a learner, which must be known here, with the weights in the file."""
     from cotune.training.rounds import network_learner
 
-    learner = network_learner(manifest.learner)
-    network = learner.network(manifest.params, manifest.schema, seed=0)
-    try:
-        weights = np.load(BytesIO(payload), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise Malformed("it is not an array of NumPy's") from error
-    if weights.dtype != np.float32 or weights.shape != tuple(network.flat.shape):
+    learner, weights = network_learner(manifest.learner), read_array(payload)
+    count = learner.size(manifest.params, manifest.schema)
+    if weights.dtype != np.float32 or weights.shape != (count,):
         raise Malformed("its weights are not as many as the network has")
+    network = learner.network(manifest.params, manifest.schema, seed=0)
     network.load(weights)
     return network
-
-
-class _BoosterTree(msgspec.Struct):
-    left_children: list[int]
-    right_children: list[int]
-    split_indices: list[int]
-
-
-def _check_booster(payload: bytes, columns: int) -> None:
-    """XGBoost follows the numbers in a model without looking: others would read foreign memory."""
-    try:
-        model = msgspec.json.decode(payload)["learner"]["gradient_booster"]["model"]
-        trees = msgspec.convert(model["trees"], list[_BoosterTree])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, TypeError) as error:
-        raise Malformed("it is not a model of XGBoost's trees") from error
-    for tree in trees:
-        links = (tree.left_children, tree.right_children, tree.split_indices)
-        if len({len(one) for one in links}) != 1:
-            raise Malformed("a tree's nodes are not told alike")
-        left, right, feature = (np.array(one, dtype=np.int64) for one in links)
-        check_links(left, right, feature, columns)
 
 
 class _Versioned(msgspec.Struct):
@@ -209,11 +187,28 @@ def _manifest(content: bytes) -> Manifest:
             "install the version of cotune that made it"
         )
     try:
-        return unsealed(content, Manifest)
-    except Malformed as error:
+        manifest = unsealed(content, Manifest)
+        _check_schema(manifest.schema, manifest.features)
+        return manifest
+    except (Malformed, ValueError) as error:
         raise UsageError(
             f"{MANIFEST} is not that of a model of cotune, {error}: get the model again"
         ) from error
+
+
+def _check_schema(schema: Schema, features: Features) -> None:
+    """Raise `ValueError` where rows could not be encoded by it, or classes not be named."""
+    names = [tuple(column.name for column in schema.columns), schema.classes]
+    if any(len(set(one)) != len(one) for one in (*names, *(c.categories for c in schema.columns))):
+        raise ValueError("two columns, categories or classes have one name")
+    if schema.array is not None and (len(schema.columns) > 1 or features != "tensor"):
+        raise ValueError("a column of arrays is not the only one")
+    if any(min(c.shape, default=0) < 1 for c in schema.columns if c.kind == "array"):
+        raise ValueError("a column's arrays have no numbers")
+    if bool(schema.classes) != (schema.task == "classification"):
+        raise ValueError("its task and its classes do not fit")
+    if schema.number_classes:
+        list(map(float, schema.classes))
 
 
 def _differing(then: Any, now: dict[str, str]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from cotune.errors import Malformed
 from cotune.party.train.bins import LARGEST
 
 
@@ -84,3 +86,38 @@ class OfBooster:
         rows = DMatrix(X, feature_names=names, feature_types=types, enable_categorical=True)
         output: np.ndarray = self._booster.predict(rows)
         return output.astype(np.float64)
+
+
+class Checked:
+    """An estimator that may come from outside: it predicts for the classes, or it is `Malformed`.
+
+    What is wrong in a foreign estimator shows in as many exceptions as there are types.
+    """
+
+    def __init__(self, estimator: Any, classes: int) -> None:
+        self._estimator = estimator
+        self._classes = classes
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        found = _asked(lambda: self._estimator.predict(X), (len(X),))
+        if self._classes and not np.isin(found, np.arange(self._classes)).all():
+            raise Malformed("the model predicts classes that it does not have")
+        return found
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        found = _asked(lambda: probabilities(self._estimator, X), (len(X), self._classes))
+        if not np.isfinite(found).all():
+            raise Malformed("the model predicts probabilities that are not finite")
+        return found
+
+
+def _asked(predict: Callable[[], Any], shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        found = np.asarray(predict())
+    except Exception as error:
+        raise Malformed(
+            "the model does not predict: its training went wrong, or its file was changed"
+        ) from error
+    if found.shape != shape or found.dtype.kind not in "biuf":
+        raise Malformed("the model does not predict one number for each row and class")
+    return found

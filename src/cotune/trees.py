@@ -23,6 +23,8 @@ NODE = np.dtype(
     ]
 )
 LEAF = -1
+#: XGBoost measures a tree's depth by recursion, which takes from the stack.
+MOST_DEPTH = 2**14
 #: What scikit-learn writes where a leaf has no feature and no threshold.
 UNDEFINED = -2
 
@@ -62,6 +64,8 @@ def check_links(left: np.ndarray, right: np.ndarray, feature: np.ndarray, column
 
     scikit-learn follows these numbers without looking: others would read foreign memory.
     """
+    if not len(left):
+        raise Malformed("a tree has no nodes")
     inner = np.flatnonzero(left != LEAF)
     if not np.array_equal(inner, np.flatnonzero(right != LEAF)):
         raise Malformed("a node of a tree has one child")
@@ -109,7 +113,7 @@ def build(nodes: np.ndarray, values: np.ndarray, columns: int) -> Any:
     tree = Tree(columns, np.array([values.shape[1]], dtype=np.intp), 1)
     tree.__setstate__(
         {
-            "max_depth": _depth(nodes),
+            "max_depth": depth(nodes["left_child"], nodes["right_child"]),
             "node_count": len(nodes),
             "nodes": state,
             "values": np.ascontiguousarray(values, dtype=np.float64)[:, None, :],
@@ -118,11 +122,14 @@ def build(nodes: np.ndarray, values: np.ndarray, columns: int) -> Any:
     return tree
 
 
-def _depth(nodes: np.ndarray) -> int:
-    """How many splits lie between the root and the farthest leaf."""
-    depth, level = -1, np.array([0])
-    while len(level):
-        depth += 1
-        children = np.concatenate([nodes["left_child"][level], nodes["right_child"][level]])
+def depth(left: np.ndarray, right: np.ndarray, most: int | None = None) -> int:
+    """How many splits lie between the root and the farthest leaf of a tree with checked links.
+
+    Beyond `most` they are not counted further.
+    """
+    reached, level = -1, np.array([0])
+    while len(level) and (most is None or reached <= most):
+        reached += 1
+        children = np.concatenate([left[level], right[level]])
         level = children[children != LEAF]
-    return depth
+    return reached

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +154,19 @@ def test_an_archive_that_cannot_be_used_says_why(
     tmp_path: Path, arrays: dict[str, object], sentence: str
 ) -> None:
     assert sentence in complaint(saved(tmp_path, **arrays))
+
+
+def test_an_archive_that_claims_more_than_there_is_memory_for_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, X=images(), y=np.ones(6))
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    shape = str(images().shape).encode()
+    claimed = b"(1000000000000,)".ljust(len(shape) + 10)
+    files["X.npy"] = files["X.npy"].replace(shape + b", }          ", claimed + b", }")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    assert "no NumPy archive" in complaint(path)
 
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:

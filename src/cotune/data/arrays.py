@@ -117,7 +117,7 @@ def read_npz(path: Path) -> pd.DataFrame:
     try:
         with np.load(path, allow_pickle=False) as archive:
             stored = {name: archive[name] for name in archive.files}
-    except (ValueError, BadZipFile, AttributeError, TypeError) as error:
+    except (ValueError, BadZipFile, AttributeError, TypeError, MemoryError) as error:
         raise DataError(
             "no NumPy archive of plain arrays (numpy.savez): Python objects are not read"
         ) from error

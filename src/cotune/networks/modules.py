@@ -12,10 +12,13 @@ from cotune.errors import UsageError
 
 #: Images at least this wide and high: less does not survive two halvings and a convolution.
 SMALLEST_IMAGE = 8
+#: A model from outside says how many layers it has, and each takes time and memory to build.
+MOST_LAYERS = 100
 
 
 def perceptron(shape: tuple[int, ...], outputs: int, *, hidden: int, layers: int) -> nn.Module:
     """Fully connected layers of `hidden` rectified units; McMahan's 2NN has two of 200."""
+    _check_layers(layers)
     widths = [math.prod(shape), *[hidden] * layers]
     body: list[nn.Module] = [nn.Flatten()]
     for narrow, wide in pairwise(widths):
@@ -59,6 +62,11 @@ def convolutional(
     return nn.Sequential(_ChannelsFirst(), *convolutions, *head, nn.Linear(hidden, outputs))
 
 
+def _check_layers(layers: int) -> None:
+    if not 0 <= layers <= MOST_LAYERS:
+        raise UsageError(f"layers is {layers}: give a number up to {MOST_LAYERS}")
+
+
 class _ChannelsFirst(nn.Module):
     """Images as they lie in files (height, width, colours), by the names that convolutions use."""
 
@@ -82,6 +90,7 @@ class CharacterLSTM(nn.Module):
         super().__init__()
         if len(shape) != 1:
             raise UsageError(f"char_lstm takes texts, as rows of character codes, not {shape}")
+        _check_layers(layers)
         self.embedding = nn.Embedding(256, embedding)
         self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.head = nn.Linear(hidden, outputs)

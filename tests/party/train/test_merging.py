@@ -110,6 +110,19 @@ def test_what_is_no_tree_over_these_bins_is_malformed(change):
         check_tree(msgspec.structs.replace(GOOD, **change), BINS)
 
 
+def test_a_tree_that_is_one_long_chain_is_malformed():
+    """XGBoost would run out of stack."""
+    splits = 2**14 + 1
+    chain = Tree(
+        tuple(Split(2 * i, 0, 1, True) for i in range(splits)),
+        ((2 * splits, 0.1), *((2 * i + 1, 0.1) for i in range(splits))),
+        (1.0,) * splits,
+        (1.0,) * splits,
+    )
+    with pytest.raises(Malformed, match="splits deep"):
+        check_tree(chain, BINS)
+
+
 @pytest.mark.parametrize(
     "reply",
     [

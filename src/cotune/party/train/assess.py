@@ -47,29 +47,24 @@ class Assess(Task, frozen=True):
     model: bytes
 
     def perform(self, party: Party) -> Assessed:
-        from cotune.data.encode import encode_target
+        from cotune.data.encode import encode, encode_target
         from cotune.learners import learner
-        from cotune.model import Model
+        from cotune.packing import Packed
         from cotune.party.fit import Job
-        from cotune.party.score import score
 
         if party.held_out.empty:
             raise DataError("no row is set aside: the holdout is too small for this party")
         party.require(self.learner)
-        model = Model.unpacked(self.model)
-        problem = party.problem
+        problem, manifest = party.problem, Packed.unpacked(self.model).manifest
         mine = (problem.schema, problem.scaling, learner(self.learner).features)
-        if (model.schema, model.scaling, model.features) != mine:
+        if (manifest.schema, manifest.scaling, manifest.features) != mine:
             raise Malformed("the model is not one of this run's problem")
-        X, y = model.encoded(party.held_out), encode_target(party.held_out, problem.schema)
-        classes = np.arange(len(problem.schema.classes))
-        began = time.thread_time()
-        joint = score(problem, model.on_codes, classes, X, y)
-        seconds = time.thread_time() - began
+        X = encode(party.held_out, problem.schema, manifest.features, problem.scaling)
+        y = encode_target(party.held_out, problem.schema)
         configuration = Configuration(self.learner, self.params)
-        job = Job(party.folder(model.features), learner(self.learner), configuration, ())
-        own, fitting = party.compute(own_loss, job, X, y)
-        party.bill(1, seconds + fitting)
+        job = Job(party.folder(manifest.features), learner(self.learner), configuration, ())
+        joint, own, seconds = party.compute(losses, self.model, job, X, y)
+        party.bill(1, seconds)
         return Assessed(len(y), joint, own)
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
@@ -91,16 +86,26 @@ class Assess(Task, frozen=True):
             raise Malformed("the reply's number of rows is not within its bounds")
 
 
-def own_loss(job: Job, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """The loss on rows X, y of a fit on all of the party's other rows, and its CPU seconds."""
+def losses(model: bytes, job: Job, X: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """The losses on rows X, y of a model and of a fit on all other rows, and the CPU seconds.
+
+    On a worker: the model comes from outside, and the party's own process does not read it.
+    """
+    from cotune.model import Model
     from cotune.party.fit import fitted
     from cotune.party.rows import open_rows
-    from cotune.party.score import score
+    from cotune.party.score import NotFinite, score
 
     began = time.thread_time()
+    problem = open_rows(job.folder).problem
+    classes = np.arange(len(problem.schema.classes))
+    try:
+        joint = score(problem, Model.unpacked(model).on_codes, classes, X, y)
+    except NotFinite as error:
+        raise Malformed("the model predicts numbers that are not finite") from error
     estimator, present = fitted(job)
-    loss = score(open_rows(job.folder).problem, estimator, present, X, y)
-    return loss, time.thread_time() - began
+    own = score(problem, estimator, present, X, y)
+    return joint, own, time.thread_time() - began
 
 
 TASKS: tuple[type[Task], ...] = (Assess,)

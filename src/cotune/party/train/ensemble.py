@@ -34,7 +34,7 @@ class FitOwn(Task, frozen=True):
     """Fit a configuration on the party's own rows, and hand the model over.
 
     A model leaves its party only if it holds no rows, as far as its learner and its arrays tell,
-    and only in skops' format with the types that skops trusts: no code travels.
+    and only in skops' format with types that `cotune.stored` reads: no code travels.
     """
 
     discloses = (

@@ -9,6 +9,7 @@ import msgspec
 
 from cotune.errors import Malformed
 from cotune.party.train.bins import MOST_BINS, Bins
+from cotune.trees import MOST_DEPTH
 
 if TYPE_CHECKING:
     from cotune.data.schema import Schema, TaskKind
@@ -107,12 +108,14 @@ def check_tree(tree: Tree, bins: Bins) -> None:
     """Raise `Malformed` unless it is a tree over these bins, with numbers that can be meant."""
     if len(tree.splits) > MOST_SPLITS:
         raise Malformed(f"a tree has more than {MOST_SPLITS} splits")
-    free = {0}
+    free = {0: 0}  # the nodes that are not divided, and how many splits lead to each
     for i, split in enumerate(tree.splits):
         if split.node not in free:
             raise Malformed("a tree divides a node that it does not have, or has divided before")
-        free.remove(split.node)
-        free |= {1 + 2 * i, 2 + 2 * i}
+        depth = free.pop(split.node) + 1
+        if depth > MOST_DEPTH:
+            raise Malformed(f"a tree is more than {MOST_DEPTH} splits deep")
+        free |= {1 + 2 * i: depth, 2 + 2 * i: depth}
         if not 0 <= split.column < len(bins.sizes):
             raise Malformed("a tree divides by a column that the schema does not have")
         size = bins.sizes[split.column]
@@ -122,7 +125,7 @@ def check_tree(tree: Tree, bins: Bins) -> None:
             fits = not split.right and -1 <= split.bin < size - 1
         if not fits:
             raise Malformed("a tree divides between bins that its column does not have")
-    if len(tree.leaves) != len(free) or {node for node, _ in tree.leaves} != free:
+    if len(tree.leaves) != len(free) or {node for node, _ in tree.leaves} != set(free):
         raise Malformed("the leaves of a tree are not the nodes that it does not divide")
     numbers = [value for _, value in tree.leaves] + [*tree.gains, *tree.covers]
     if not all(abs(number) <= LARGEST for number in numbers):  # NaN compares false
