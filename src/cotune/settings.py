@@ -152,6 +152,7 @@ class Settings(msgspec.Struct, frozen=True):
             scaling=self.scaling,
             seed=self.seed,
             holdout=self.held,
+            own_spaces=tuple(name for name in names if name in self.spaces),
         )
 
     def _space(self, name: str, schema: Schema) -> Space:

@@ -72,7 +72,7 @@ def tune(
         extra_trees logistic_regression xgboost lightgbm torch_mlp cnn char_lstm`, or your own. By
         default a boosted, a bagged and a linear one; for `fedex` torch_mlp.
     trials
-        Configurations per learner.
+        Configurations per learner. A default that lies outside of its space is evaluated as well.
     metric
         `balanced_accuracy` (default for classes), `accuracy`, `log_loss`, `roc_auc`, `f1`;
         `rmse` (default for numbers), `mae`, `r2`.
@@ -82,7 +82,8 @@ def tune(
         Of the stratified cross-validation at each party.
     space
         `default` (wide), `paper` (as published), or your own by learner:
-        `{"hgb": {"learning_rate": (0.01, 1.0, "log"), "max_iter": (10, 100)}}`.
+        `{"hgb": {"learning_rate": (0.01, 1.0, "log"), "max_iter": (10, 100)}}`. The answer lies in
+        it or, unless the space is your own, is the learner's default.
     fixed
         Parameters that are not to be searched, by learner: `{"hgb": {"max_iter": 50}}`.
     drop

@@ -17,12 +17,15 @@ def dash(
     """Decentralised search: the coordinator asks, all parties judge, the mean loss is told.
 
     Alam, Kar, Salonidis, Samulowitz: DASH: Decentralized CASH for Federated Learning,
-    Algorithm 1; the numbers at the right are its lines. Two things differ, the first in form only:
+    Algorithm 1; the numbers at the right are its lines. Three things differ, the first in form
+    only:
 
     - The algorithms' searches are independent of each other (line 3), so their k-th steps
       travel in one message: a run is HPO_iter rounds instead of J x HPO_iter.
     - Any Optuna sampler takes the place of hyperopt (line 9). Its TPE is not hyperopt's: Optuna 5.0
       samples all parameters jointly (multivariate), and counts running trials as bad ones.
+    - A default that lies outside of its space is evaluated in the first round, too, beside the
+      search, which is not told of it.
 
     Lines 11 and 13, the best of all trials, are what `tune` makes of the trials that are yielded;
     line 14 is the federated training that follows.
@@ -30,7 +33,7 @@ def dash(
     Parameters
     ----------
     trials
-        HPO_iter: configurations per learner.
+        HPO_iter: configurations per learner, a default beside the search not counted.
     sampler
         `tpe`, `random`, `gp`, `cmaes` or `grid`.
     """
@@ -38,6 +41,11 @@ def dash(
         learner: problem.search(learner, sampler, trials)  # lines 1-4: first the defaults, put in Λ
         for learner in problem.learners
     }
+    beside = [
+        Configuration(learner, default)
+        for learner in problem.learners
+        if (default := problem.beside(learner)) is not None
+    ]
     for k in range(1, trials + 1):  # line 5
         asked = {
             learner: asked
@@ -47,8 +55,10 @@ def dash(
         if not asked:
             return
         evaluated = evaluate(  # lines 6-8
-            federation, [Configuration(learner, a.params) for learner, a in asked.items()]
+            federation,
+            [*beside, *(Configuration(learner, a.params) for learner, a in asked.items())],
         )
-        for trial in evaluated:
+        for trial in evaluated[len(beside) :]:
             searches[trial.learner].tell(asked[trial.learner], trial.loss)  # line 9
+        beside = []
         yield Step(evaluated, k, trials)
