@@ -184,7 +184,7 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
             found = estimator.get_params() if hasattr(estimator, "get_params") else params
             return usual | {name: value for name, value in found.items() if value is not None}
 
-        return settings(one) == settings(other)
+        return one == other or settings(one) == settings(other)
 
     def search(self, learner: str, sampler: str = "tpe", trials: int | None = None) -> Search:
         """An ask-and-tell search of the learner's space that asks its defaults first."""

@@ -72,7 +72,7 @@ def tune(
         extra_trees logistic_regression xgboost lightgbm torch_mlp cnn char_lstm`, or your own. By
         default a boosted, a bagged and a linear one; for `fedex` torch_mlp.
     trials
-        Configurations per learner. A default that lies outside of its space is evaluated as well.
+        Configurations per learner.
     metric
         `balanced_accuracy` (default for classes), `accuracy`, `log_loss`, `roc_auc`, `f1`;
         `rmse` (default for numbers), `mae`, `r2`.

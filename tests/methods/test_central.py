@@ -24,7 +24,7 @@ def test_it_is_a_search_by_one_party_that_holds_all_rows():
         alone = cotune.tune(federation, "dash", **QUICK, train=False)
     assert judged(pooled) == judged(alone)
     assert {trial.parties for trial in pooled.trials} == {1}
-    assert pooled.ledger.fits == (2 * 3 + 1) * 3  # the tree's default lies beside its space
+    assert pooled.ledger.fits == 2 * 3 * 3
 
 
 def test_only_the_pooled_party_is_asked_and_booked():

@@ -164,7 +164,7 @@ def test_a_piece_is_searched_trained_scored_and_read_from_its_folder_again(
     monkeypatch.setattr(cash, "WORK", tmp_path)
     value = cash.run_piece(piece, tmp_path, 1)
     outcome = Outcome.load(tmp_path / "runs" / piece.folder)
-    assert len(outcome.trials) == 3  # and a default outside of the space
+    assert len(outcome.trials) == 2
     assert value["learner"] == "decision_tree"
     assert 0.7 < value["accuracy"] <= 1.0
     assert value["accuracy_all"] == value["accuracy"]  # nothing was cut

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from cotune.federation.wire import Refusal
+
+if TYPE_CHECKING:
+    from cotune.problem import Problem
 
 
 class Engine(ABC):
@@ -33,6 +37,12 @@ class Engine(ABC):
 
         `timeout` is in seconds. A party that cannot be reached, dies or is late gets a `Refusal`
         with code `lost` or `timeout`; the others' replies are returned all the same.
+        """
+
+    def prepare(self, problem: Problem | None = None) -> None:  # noqa: B027
+        """Start what the first round would wait for; given the problem, return when it is ready.
+
+        Called before a round's clock begins. Nothing by default.
         """
 
     def progress(self) -> int:
