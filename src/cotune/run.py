@@ -108,7 +108,7 @@ def state_of(folder: Path) -> dict[str, Any]:
     from cotune.outcome import Outcome
 
     row: dict[str, Any] = dict.fromkeys(
-        ("method", "data", "rounds", "metric", "value", "learner", "began")
+        ("method", "data", "rounds", "metric", "value", "of", "learner", "began")
     )
     row |= {"run": str(folder), "state": "unreadable"}
     try:
@@ -125,7 +125,8 @@ def state_of(folder: Path) -> dict[str, Any]:
         "state": "finished",
         "rounds": outcome.ledger.rounds,
         "metric": outcome.problem.metric_name,
-        "value": outcome.best_value,
+        "value": outcome.headline.value,
+        "of": outcome.headline.of,
         "learner": outcome.best_learner,
     }
 

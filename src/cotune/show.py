@@ -17,7 +17,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from cotune.assessment import Assessment
     from cotune.federation.ledger import Failure, Ledger
-    from cotune.outcome import Outcome
+    from cotune.outcome import Headline, Outcome
 
 #: More failures than this are counted, not listed.
 MOST_FAILURES = 10
@@ -30,6 +30,8 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     console = console or _console()
     console.print("", _headline(outcome), "", _leaderboard(outcome), "", sep="\n")
     facts = _Facts()
+    if outcome.held_out is not None:
+        facts.add("search", _said(outcome.searched_for))
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("cost", cost_line(outcome.ledger))
     if outcome.epsilon is not None:
@@ -81,7 +83,7 @@ def show_comparison(
 ) -> None:
     """One row per method, the best first, with the full price of each."""
     console = console or _console()
-    ranked = sorted(outcomes, key=lambda outcome: outcome.best_loss)
+    ranked = sorted(outcomes, key=lambda outcome: outcome.headline.loss)
     metric = ranked[0].problem.metric_name.replace("_", "\n")
     costs = ("rounds", "kB\nup", "kB\ndown", "fits", "CPU\ns", "s")
     table = _table("method", "learner", numbers=(metric, *costs))
@@ -90,7 +92,7 @@ def show_comparison(
         table.add_row(
             escape(outcome.method),
             escape(outcome.best_learner),
-            figure(outcome.best_value),
+            figure(outcome.headline.value),
             str(ledger.rounds),
             f"{ledger.bytes_up / 1000:.1f}",
             f"{ledger.bytes_down / 1000:.1f}",
@@ -99,6 +101,7 @@ def show_comparison(
             f"{ledger.seconds:.1f}",
         )
     facts = _Facts()
+    facts.add("figures", _bullets(f"{o.method}: {_said(o.headline)}" for o in ranked))
     facts.add("disclosed", _bullets(_disclosed_by(ranked)))
     for outcome in ranked:
         if outcome.ended != "finished":
@@ -239,11 +242,20 @@ def _table(*texts: str, numbers: Sequence[str] = ()) -> Table:
 
 def _headline(outcome: Outcome) -> str:
     problem = outcome.problem
-    best = f"[bold]{_words(problem.metric_name)} {figure(outcome.best_value)}[/bold]"
+    best = f"[bold]{_words(problem.metric_name)} {_spread(outcome.headline)}[/bold]"
     parties = _counted(len(outcome.parties), "party", "parties")
     how = f"{outcome.method} over {parties}, {_counted(len(outcome.trials), 'trial')}"
-    seen = " (predicted)" if outcome.best.predicted else ""
-    return f"{best}{seen} by {escape(outcome.best_learner)} ({escape(how)})"
+    return f"{best} by {escape(outcome.best_learner)} ({escape(how)})\n{outcome.headline.words}"
+
+
+def _spread(headline: Headline) -> str:
+    """The figure with its standard error, where that is known."""
+    error = f" +- {figure(headline.error)}" if headline.error else ""
+    return figure(headline.value) + error
+
+
+def _said(headline: Headline) -> str:
+    return f"{_spread(headline)} {headline.words}"
 
 
 def _leaderboard(outcome: Outcome) -> Table:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cotune.errors import DataError, Malformed
-from cotune.party.task import Configuration, Reply, Task, Term
+from cotune.party.task import Configuration, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
+    from cotune.model import Model
     from cotune.party.fit import Job
     from cotune.party.party import Party
     from cotune.problem import Problem
@@ -47,36 +48,20 @@ class Assess(Task, frozen=True):
     model: bytes
 
     def perform(self, party: Party) -> Assessed:
-        from cotune.data.encode import encode_target
         from cotune.learners import learner
-        from cotune.model import Model
         from cotune.party.fit import Job
-        from cotune.party.score import score
 
         if party.held_out.empty:
             raise DataError("no row is set aside: the holdout is too small for this party")
-        party.require(self.learner)
-        model = Model.unpacked(self.model)
-        problem = party.problem
-        mine = (problem.schema, problem.scaling, learner(self.learner).features)
-        if (model.schema, model.scaling, model.features) != mine:
-            raise Malformed("the model is not one of this run's problem")
-        X, y = model.encoded(party.held_out), encode_target(party.held_out, problem.schema)
-        classes = np.arange(len(problem.schema.classes))
-        began = time.thread_time()
-        joint = score(problem, model.on_codes, classes, X, y)
-        seconds = time.thread_time() - began
+        model, X, y, joint = _joint(party, self.learner, self.model)
         configuration = Configuration(self.learner, self.params)
         job = Job(party.folder(model.features), learner(self.learner), configuration, ())
-        own, fitting = party.compute(own_loss, job, X, y)
-        party.bill(1, seconds + fitting)
+        own, seconds = party.compute(own_loss, job, X, y)
+        party.bill(1, seconds)
         return Assessed(len(y), joint, own)
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
-        assert problem is not None
-        metric, schema = problem.metric, problem.schema
-        most = max(1.0, metric.worst(schema)) * 2.0**31
-        return {"sums": Term(5, 0.0, most, min(1.0, metric.resolution(schema)))}
+        return {"sums": _sums_term(problem, 5)}
 
     def most_fits(self, problem: Problem) -> int:
         return 1
@@ -91,6 +76,64 @@ class Assess(Task, frozen=True):
             raise Malformed("the reply's number of rows is not within its bounds")
 
 
+class Scored(Reply, frozen=True):
+    """The loss times its rows, the rows that define it, and all that the party set aside."""
+
+    sums: list[float]
+
+
+class Score(Task, frozen=True):
+    """Judge a model by the rows that the party set aside."""
+
+    discloses = "how many rows it set aside, and the loss of the federation's model on these"
+    reply = Scored
+
+    learner: str
+    model: bytes
+
+    def perform(self, party: Party) -> Scored:
+        if party.held_out.empty:
+            return Scored([0.0, 0.0, 0.0])
+        _, X, _, loss = _joint(party, self.learner, self.model)
+        rows = float(len(X))
+        return Scored([0.0, 0.0, rows] if np.isnan(loss) else [loss * rows, rows, rows])
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        return {"sums": _sums_term(problem, 3)}
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        return most_summed_bytes(self.terms(problem))
+
+
+def _joint(party: Party, name: str, packed: bytes) -> tuple[Model, np.ndarray, np.ndarray, float]:
+    """The federation's model, the rows that were set aside, and its loss there."""
+    from cotune.data.encode import encode_target
+    from cotune.learners import learner
+    from cotune.model import Model
+    from cotune.party.score import NotFinite, score
+
+    party.require(name)
+    model, problem = Model.unpacked(packed), party.problem
+    mine = (problem.schema, problem.scaling, learner(name).features)
+    if (model.schema, model.scaling, model.features) != mine:
+        raise Malformed("the model is not one of this run's problem")
+    X, y = model.encoded(party.held_out), encode_target(party.held_out, problem.schema)
+    began = time.thread_time()
+    try:
+        loss = score(problem, model.on_codes, np.arange(len(problem.schema.classes)), X, y)
+    except NotFinite:
+        loss = problem.metric.worst(problem.schema)
+    party.bill(0, time.thread_time() - began)
+    return model, X, y, loss
+
+
+def _sums_term(problem: Problem | None, length: int) -> Term:
+    assert problem is not None
+    metric, schema = problem.metric, problem.schema
+    most = max(1.0, metric.worst(schema)) * 2.0**31
+    return Term(length, 0.0, most, min(1.0, metric.resolution(schema)))
+
+
 def own_loss(job: Job, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """The loss on rows X, y of a fit on all of the party's other rows, and its CPU seconds."""
     from cotune.party.fit import fitted
@@ -103,4 +146,4 @@ def own_loss(job: Job, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return loss, time.thread_time() - began
 
 
-TASKS: tuple[type[Task], ...] = (Assess,)
+TASKS: tuple[type[Task], ...] = (Assess, Score)
