@@ -62,6 +62,7 @@ def row(**changes):
         "state": "finished",
         "rounds": 3,
         "value": 0.9431,
+        "of": "rows set aside",
         "began": "2025-01-31T12:00:00+01:00",
     } | changes
 
@@ -171,6 +172,7 @@ def test_runs_fold_long_names_at_a_hyphen(page):
     assert "".join(lines) == "20250131-120000-breast_cancer-compare/defaults"
     assert all(line.endswith(("-", "/", "defaults")) for line in lines)
     assert "0.9431" in text(page)
+    assert "held out" in text(page)
     assert "1 round " in text(page)
 
 

@@ -17,10 +17,17 @@ from rich.table import Table
 if TYPE_CHECKING:
     from cotune.assessment import Assessment
     from cotune.federation.ledger import Failure, Ledger
-    from cotune.outcome import Headline, Outcome
+    from cotune.outcome import Headline, Of, Outcome
 
 #: More failures than this are counted, not listed.
 MOST_FAILURES = 10
+#: What a run's figure is made of (`Outcome.headline`), for a narrow column.
+SHORT: dict[Of, str] = {
+    "rows set aside": "held out",
+    "cross-validation": "folds",
+    "validation rows": "few rows",
+    "prediction": "guess",
+}
 #: Columns for the names of facts, the longest being "ended early".
 MARGIN = 11
 
@@ -155,11 +162,11 @@ def show_runs(
     table.columns[4].justify = "right"
     for row in rows:
         table.add_row(
-            escape(_folded(os.path.relpath(row["run"], root), console.width - 59)),
+            escape(_folded(os.path.relpath(row["run"], root), console.width - 61)),
             escape(row["method"] or ""),
             escape((row["data"] or "").removeprefix("sklearn:")),
             _state(row).replace(", ", "\n"),
-            "" if row["value"] is None else figure(row["value"]),
+            _headed(row),
             (row["began"] or "")[5:16].replace("T", " "),
         )
     console.print(table)
@@ -310,6 +317,13 @@ def _show_failures(console: Console, failures: Sequence[Failure]) -> None:
     console.print("[bold]parties that failed[/bold]", table)
     if len(failures) > MOST_FAILURES:
         console.print(f"and {len(failures) - MOST_FAILURES} more; --json lists them all")
+
+
+def _headed(row: Mapping[str, Any]) -> str:
+    """A run's figure, and below it what that is made of."""
+    if row["value"] is None:
+        return ""
+    return "\n".join((figure(row["value"]), SHORT.get(row.get("of", ""), ""))).rstrip()
 
 
 def _state(row: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from cotune.learners import learner
 from cotune.party.fit import DIED, Fitted, Job, run_job
 
 if TYPE_CHECKING:
+    from cotune.data.schema import Schema
     from cotune.learners.contract import Learner
     from cotune.problem import Problem
 
@@ -93,15 +94,11 @@ class Workers:
         with suppress(BrokenExecutor, CancelledError, RuntimeError, Cancelled):
             pool: Any = self._executor(given_up)
             if problem is None:
-                with _interrupts_elsewhere():
-                    pool.submit(os.getpid)  # the first job starts all processes
+                _sent_to_each(pool, (), None)
                 return
             learners, arrived = tuple(map(learner, problem.learners)), set[int]()
             for _ in range(ARRIVALS):
-                with _interrupts_elsewhere():
-                    some = [
-                        pool.submit(_arrive, learners, problem) for _ in range(pool._max_workers)
-                    ]
+                some = _sent_to_each(pool, learners, problem.schema)
                 arrived |= {_awaited(future, given_up) for future in some}
                 if len(arrived) == pool._max_workers:
                     break
@@ -237,15 +234,21 @@ def _check(given_up: Future[None]) -> None:
         raise Cancelled("the round was given up")
 
 
-def _arrive(learners: Sequence[Learner], problem: Problem) -> int:
+def _sent_to_each(
+    pool: Any, learners: Sequence[Learner], schema: Schema | None
+) -> list[Future[int]]:
+    """A job that makes ready, as often as the pool has processes; the first of all starts them."""
+    with _interrupts_elsewhere():
+        return [pool.submit(_arrive, learners, schema) for _ in range(pool._max_workers)]
+
+
+def _arrive(learners: Sequence[Learner], schema: Schema) -> int:
     """Make estimators, which imports their libraries, and say which process this is."""
     import cotune.party.evaluate  # noqa: F401 - what a fit needs beside them
 
     for one in learners:
         with suppress(Exception):  # a fit will meet it, too
-            one.estimator(
-                one.defaults(problem.task), task=problem.task, seed=0, schema=problem.schema
-            )
+            one.estimator(one.defaults(schema.task), task=schema.task, seed=0, schema=schema)
     time.sleep(TURN)  # so that the other processes get one of these, too
     return os.getpid()
 
