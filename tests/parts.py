@@ -170,6 +170,21 @@ class OwnLearner(Learner):
         return DecisionTreeClassifier(max_depth=params["depth"], random_state=seed)
 
 
+class SlowToStart(OwnLearner):
+    """Whose library takes a second to import, in every process."""
+
+    name = "slow_to_start"
+
+    def estimator(self, params, **context):
+        if not _STARTED:
+            time.sleep(1.0)
+            _STARTED.append(True)
+        return super().estimator(params, **context)
+
+
+_STARTED: list[bool] = []
+
+
 class Counting(OwnLearner):
     """Counts its fits, of this process, by depth."""
 

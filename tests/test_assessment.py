@@ -9,9 +9,12 @@ import pytest
 
 import cotune
 from cotune.errors import UsageError
-from cotune.federation.wire import Refusal
+from cotune.federation.federation import Federation
+from cotune.federation.wire import Refusal, decode_request
 from cotune.party.rows import set_aside
 from cotune.party.train.assess import Assess
+from cotune.testing import Faulty
+from cotune.testing.faults import Killed
 from tests.parts import CANARY, ask, federation_of, iris, parts, party_of, wine
 
 LINEAR_ONLY = {"learners": ["logistic_regression"], "folds": 2, "holdout": 0.3}
@@ -81,6 +84,88 @@ def test_rows_that_were_set_aside_are_not_learnt_from():
     assert half.trials[0].weight == len(iris()) / 2
     assert whole.trials[0].weight == len(iris())
     assert half.problem.schema.columns[0].mean != whole.problem.schema.columns[0].mean
+
+
+def test_the_headline_is_the_models_figure_on_the_rows_that_were_set_aside(assessed):
+    outcome, assessment = assessed
+    headline = outcome.headline
+    assert headline.value == pytest.approx(assessment.total.joint, abs=1e-6)
+    assert (headline.of, headline.rows) == ("rows set aside", assessment.total.rows)
+    assert f"on {headline.rows} rows that 3 parties set aside" in headline.words
+    assert headline.value != outcome.best_value  # which stays what the search chose by
+    assert outcome.searched_for.of == "cross-validation"
+    assert outcome.summary()["headline"]["value"] == headline.value
+    assert [entry.task for entry in outcome.rounds].count("score") == 1
+
+
+@pytest.mark.parametrize("privacy", ["plain", "masked"])
+def test_the_headline_of_a_private_run_is_made_of_a_private_total(privacy):
+    with federation_of(parts(iris())) as federation:
+        outcome = cotune.tune(federation, **LINEAR, holdout=0.3, privacy=privacy)
+    (entry,) = [entry for entry in outcome.rounds if entry.task == "score"]
+    assert entry.verb == "sum"
+    assert (entry.way == "masked") == (privacy == "masked")
+    assert outcome.headline.of == "rows set aside"
+
+
+def test_rows_set_aside_make_no_headline_where_nothing_is_trained_or_sums_are_noised():
+    noised = {"privacy": "masked", "weights": "equal", "noise": 5.0}
+    with federation_of(parts(iris())) as federation:
+        untrained = cotune.tune(federation, **LINEAR, holdout=0.3, train=False)
+        hidden = cotune.tune(federation, **LINEAR, holdout=0.3, **noised)
+    for outcome in (untrained, hidden):
+        assert outcome.headline.of == "cross-validation"
+        assert "score" not in {entry.task for entry in outcome.rounds}
+    assert untrained.headline.error == untrained.best.error > 0
+    assert hidden.headline.error == 0  # not known: it is left out under noise
+
+
+def test_a_search_whose_budget_is_spent_is_judged_all_the_same(tmp_path):
+    with federation_of(parts(iris())) as federation:
+        spent = cotune.tune(federation, **LINEAR | {"trials": 9}, holdout=0.3, rounds=3)
+    assert "rounds is spent" in spent.ended
+    assert spent.headline.of == "rows set aside"
+
+
+def test_parties_that_refuse_to_judge_do_not_cost_the_model():
+    asked: list[str] = []
+
+    class Refusing(Faulty):
+        def call(self, messages, timeout):
+            name = decode_request(next(iter(messages.values()))).task.name
+            asked.append(name)
+            if name == "score":
+                return {party: Refusal("refused", "not here") for party in messages}
+            return super().call(messages, timeout)
+
+    with federation_of(parts(iris())) as federation:
+        outcome = cotune.tune(Federation(Refusing(federation.engine)), **LINEAR, holdout=0.3)
+    assert "score" in asked
+    assert outcome.headline.of == "cross-validation"
+    assert outcome.model.learner == "logistic_regression"
+
+
+def test_a_resumed_run_has_the_same_headline(tmp_path):
+    with federation_of(parts(iris())) as federation:
+        whole = cotune.tune(federation, **LINEAR, holdout=0.3)
+        dying = Faulty(federation.engine, dies_at=len(whole.rounds))  # before it is judged
+        with pytest.raises(Killed):
+            cotune.tune(Federation(dying), **LINEAR, holdout=0.3, run=tmp_path / "run")
+        resumed = cotune.resume(tmp_path / "run", Federation(federation.engine), progress=False)
+    assert resumed.headline == whole.headline
+    assert cotune.Outcome.load(tmp_path / "run").headline == whole.headline
+
+
+def test_a_party_that_could_set_no_row_aside_is_no_failure():
+    """It has one row of each class, and learns from all of them."""
+    frame = iris()
+    tiny = frame.drop_duplicates("target").reset_index(drop=True)
+    tables = {"tiny": tiny, **parts(frame, 2)}
+    with federation_of(tables) as federation:
+        outcome = cotune.tune(federation, **LINEAR, holdout=0.2)
+    (entry,) = [entry for entry in outcome.rounds if entry.task == "score"]
+    assert entry.failures == {}
+    assert outcome.headline.rows == 30  # of 75 rows each
 
 
 def test_without_rows_set_aside_or_without_a_model_there_is_nothing_to_judge():

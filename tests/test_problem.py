@@ -80,6 +80,36 @@ def test_a_search_asks_the_default_first():
     assert search.ask().params == first
 
 
+@pytest.mark.parametrize(
+    ("learner", "space", "outside"),
+    [
+        ("hgb", "paper", {"l2_regularization": 0.0}),
+        ("decision_tree", "default", {"max_depth": None, "ccp_alpha": 0.0}),
+        ("svm", "default", None),
+        ("logistic_regression", "default", None),  # says nothing of class_weight, as the library
+        ("mlp", "paper", None),  # says that there is one layer, which the space leaves open
+        ("xgboost", "paper", None),  # says what the library does anyway
+    ],
+)
+def test_a_default_is_beside_its_space_if_that_has_no_such_model(learner, space, outside):
+    problem = problem_of(iris(), learners=(learner,), space=space)
+    inside = problem.space(learner).clip(problem.defaults(learner))
+    beside = problem.beside(learner)
+    if outside is None:
+        assert beside is None
+        assert problem.default(learner) == inside
+    else:
+        assert beside.items() >= outside.items()
+        assert problem.default(learner) == beside == problem.defaults(learner)
+
+
+def test_no_answer_leaves_a_space_of_the_users_own():
+    own = {"decision_tree": Space({"max_depth": (1, 4)}).to_json()}
+    problem = problem_of(iris(), spaces=own)
+    assert problem.beside("decision_tree") is None
+    assert problem.default("decision_tree") == {"max_depth": 4}
+
+
 def test_task_and_metric_follow_the_data():
     assert (problem_of(iris()).task, problem_of(iris()).metric.name) == (
         "classification",

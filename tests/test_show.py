@@ -14,7 +14,7 @@ from cotune.federation.wire import Cost, Refusal
 from cotune.outcome import Outcome
 from cotune.problem import Problem
 from cotune.show import show_comparison, show_outcome, show_runs, show_trials, show_unfinished
-from cotune.trial import Trial
+from cotune.trial import HeldOut, Trial
 
 DISCLOSED = "evaluate: each party tells its mean cross-validated loss of each configuration asked"
 
@@ -62,6 +62,7 @@ def row(**changes):
         "state": "finished",
         "rounds": 3,
         "value": 0.9431,
+        "of": "rows set aside",
         "began": "2025-01-31T12:00:00+01:00",
     } | changes
 
@@ -71,6 +72,36 @@ def test_an_outcome_ranks_learners_in_the_direction_of_the_metric(page):
     assert rows_of(page, "decision_tree") == [["decision_tree", "0.9000", "1", "0", "15", "0.2"]]
     assert rows_of(page, "logistic") == [["logistic_regression", "0.8000", "1", "1", "15", "1.5"]]
     assert text(page).index("decision_tree") < text(page).index("logistic_regression")
+
+
+def test_the_headline_says_what_it_is_made_of(page):
+    show_outcome(outcome(), page)
+    shown = text(page)
+    assert "5-fold cross-validation at 3 parties; the best of 2 trials" in shown
+    assert "+-" not in shown  # no spread is known
+
+
+def test_rows_set_aside_make_the_headline_and_the_search_comes_after(page):
+    show_outcome(outcome(held_out=HeldOut(0.2, 40, 3)), page)
+    shown = text(page)
+    assert "balanced accuracy 0.8000 by decision_tree" in shown
+    assert "on 40 rows that 3 parties set aside" in shown
+    assert shown.index("0.8000 by") < shown.index("search       0.9000 5-fold cross-validation")
+
+
+def test_a_spread_is_shown_where_it_is_known(page):
+    chosen = Trial("decision_tree", {}, 0.1, 3, 90.0, 15, 0.25, error=0.0123)
+    show_outcome(outcome(chosen=chosen), page)
+    assert "balanced accuracy 0.9000 +- 0.0123 by decision_tree" in text(page)
+
+
+def test_a_comparison_ranks_by_the_headline_and_says_what_each_is(page):
+    better = outcome("dash", loss=0.05, held_out=HeldOut(0.3, 40, 3))
+    show_comparison([better, outcome("vote", loss=0.1)], None, page)
+    shown = text(page)
+    assert shown.index("vote") < shown.index("dash")
+    assert "dash: 0.7000 on 40 rows that 3 parties set aside" in shown
+    assert "vote: 0.9000 5-fold cross-validation" in shown
 
 
 def test_an_outcome_says_what_it_cost_and_disclosed_and_where_it_lies(page):
@@ -141,6 +172,7 @@ def test_runs_fold_long_names_at_a_hyphen(page):
     assert "".join(lines) == "20250131-120000-breast_cancer-compare/defaults"
     assert all(line.endswith(("-", "/", "defaults")) for line in lines)
     assert "0.9431" in text(page)
+    assert "held out" in text(page)
     assert "1 round " in text(page)
 
 

@@ -23,6 +23,7 @@ from tests.parts import (
     Exiting,
     OwnLearner,
     Raising,
+    SlowToStart,
     diabetes,
     federation_of,
     iris,
@@ -240,6 +241,17 @@ def test_seconds_stay_within_the_budget():
     assert outcome.ledger.seconds <= 1.5
     assert time.monotonic() - began < 5
     assert "seconds is spent" in outcome.ended
+
+
+def test_the_start_of_the_workers_stands_on_no_clock_and_no_budget(registry):
+    """Starting two processes and the learner's library take longer than the whole budget."""
+    register_learner(SlowToStart())
+    with cotune.simulate(iris(), processes=2) as federation:
+        outcome = cotune.tune(
+            federation, learners=["slow_to_start"], folds=2, trials=2, seconds=0.9, train=False
+        )
+    assert outcome.ended == "finished"
+    assert outcome.ledger.seconds < 0.9
 
 
 @pytest.mark.parametrize("trials", [1, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -9,19 +10,22 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import numpy as np
 
-from cotune.errors import UsageError
+from cotune.errors import FederationError, UsageError
 from cotune.federation.journal import Journal
 from cotune.model import Model
 from cotune.outcome import Outcome
-from cotune.party.train.assess import Assess, Assessed
-from cotune.problem import Budget, metric
+from cotune.party.train.assess import Assess, Assessed, Score
+from cotune.problem import Budget, Problem, metric
 from cotune.run import read_record
-from cotune.tuning import check_same
+from cotune.trial import HeldOut
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from cotune.federation.federation import Federation
+
+
+log = logging.getLogger(__name__)
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -99,10 +103,26 @@ def evaluate(run: str | Path | Outcome, federation: Federation | None = None) ->
     folder = Path(outcome.run)
     record = read_record(folder)
     if federation is not None:
+        from cotune.tuning import check_same
+
         check_same(record, federation)
         return _assess(outcome, federation)
     with again(record.origin, state=folder / "parties") as federation:
         return _assess(outcome, federation)
+
+
+def held_out(federation: Federation, problem: Problem, model: Model) -> HeldOut | None:
+    """The loss of a model on all rows that were set aside: one sum, private if the run's sums are.
+
+    None if no party could say. A model that is trained is not lost for that.
+    """
+    try:
+        sums = federation.sum(Score(model.learner, model.packed()))
+    except FederationError as error:
+        log.warning("the model could not be judged by the rows that were set aside: %s", error)
+        return None
+    total, rows, _ = sums.sum("sums").tolist()
+    return HeldOut(total / rows, int(rows), sums.parties) if rows else None
 
 
 def _assess(outcome: Outcome, federation: Federation) -> Assessment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -13,7 +13,7 @@ from cotune.federation.ledger import Ledger, Round
 from cotune.files import sealed, unsealed
 from cotune.privacy.sums import Privacy
 from cotune.problem import Problem
-from cotune.trial import Trial, best_of
+from cotune.trial import HeldOut, Trial, best_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +23,26 @@ if TYPE_CHECKING:
 
 #: The folder of a run's model, in the folder of the run.
 MODEL = "model"
+
+
+#: What a figure is made of, from the most to the least trustworthy.
+Of = Literal["rows set aside", "cross-validation", "validation rows", "prediction"]
+
+
+class Headline(msgspec.Struct, frozen=True):
+    """The most honest figure of a run, in the metric's direction, and what it is `of`, in words.
+
+    `error` is its standard error as far as folds tell, 0 where that is not known; `rows` and
+    `parties` are those it rests on (rows are 0 if not known).
+    """
+
+    value: float
+    loss: float
+    error: float
+    of: Of
+    rows: int
+    parties: int
+    words: str
 
 
 class Outcome(msgspec.Struct, frozen=True, dict=True):
@@ -46,6 +66,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     delta: float = 1e-5
     #: Of every noised total that was opened, those of rounds that were given up too.
     noises: tuple[float, ...] = ()
+    #: The trained model's loss on rows that were set aside, if there were any.
+    held_out: HeldOut | None = None
 
     @cached_property
     def model(self) -> Model:
@@ -83,8 +105,45 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def best_value(self) -> float:
-        """The best figure in the metric's own direction: an accuracy is high, an error low."""
+        """The best trial's figure, in the metric's own direction: by this the search chose.
+
+        The best of many trials is a little too good: see `headline`.
+        """
         return self.problem.metric.value(self.best.loss)
+
+    @property
+    def headline(self) -> Headline:
+        """The model's figure on rows that were set aside, or without these that of the search."""
+        if self.held_out is None:
+            return self.searched_for
+        found = self.held_out
+        rows = f"{found.rows} rows" if found.rows else "rows"
+        words = f"on {rows} that {_counted(found.parties, 'party', 'parties')} set aside"
+        metric = self.problem.metric
+        if found.personalized is not None:
+            words += f"; {metric.value(found.personalized):.4f} after training at each party"
+        value = metric.value(found.loss)
+        return Headline(value, found.loss, 0.0, "rows set aside", found.rows, found.parties, words)
+
+    @property
+    def searched_for(self) -> Headline:
+        """What the search found: the loss of the best trial, and what that rests on."""
+        best = self.best
+        of: Of = "cross-validation"
+        parties = _counted(best.parties, "party", "parties")
+        if best.predicted:
+            of, words = "prediction", f"predicted from the searches of {parties}, not evaluated"
+        elif best.validation is None:
+            share = "" if best.fraction == 1.0 else f", {100 * best.fraction:.3g} % of the rows"
+            words = f"{self.problem.folds}-fold cross-validation at {parties}{share}"
+        else:
+            rows = f"{best.validation} validation rows" if best.validation else "validation rows"
+            of, words = "validation rows", f"on {rows} of {parties} in one round of training"
+        trials = len(self.trials)
+        words += f"; the best of {trials} trials" if trials > 1 else ""
+        return Headline(
+            self.best_value, best.loss, best.error, of, best.validation or 0, best.parties, words
+        )
 
     @property
     def epsilon(self) -> float | None:
@@ -168,6 +227,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "loss": self.best_loss,
             "metric": self.problem.metric_name,
             "value": self.best_value,
+            "headline": msgspec.to_builtins(self.headline),
             "parties": len(self.parties),
             "trials": len(self.trials),
             **self.ledger.summary(),
@@ -213,3 +273,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             ) from error
         # a run's folder may have been moved since
         return msgspec.structs.replace(outcome, run=str(path)) if path.is_dir() else outcome
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -125,6 +125,8 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
     holdout: float = 0.0
     #: The least that hides a party's part of a sum: for this problem no party accepts less.
     privacy: Privacy = "plain"
+    #: Learners whose space is the user's own, which no answer may leave.
+    own_spaces: tuple[str, ...] = ()
 
     @property
     def task(self) -> TaskKind:
@@ -150,6 +152,43 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
         domains = {name: space[name] for name in space}
         fixed = {name: d.value for name, d in domains.items() if isinstance(d, Fixed)}
         return learners.learner(learner).defaults(self.task) | fixed
+
+    def default(self, learner: str) -> dict[str, Any]:
+        """What a search must beat, and may answer: the learner's own default, wherever it lies.
+
+        A space of the user's own is kept to: there it is the nearest configuration.
+        """
+        beside = self.beside(learner)
+        return self.space(learner).clip(self.defaults(learner)) if beside is None else beside
+
+    def beside(self, learner: str) -> dict[str, Any] | None:
+        """The learner's default if its space does not hold it: an L2 of 0, an unlimited depth.
+
+        It is evaluated beside the search. Samplers and surrogates are never given it: it lies
+        outside of their space.
+        """
+        default = self.defaults(learner)
+        if learner in self.own_spaces or self._alike(
+            learner, default, self.space(learner).clip(default)
+        ):
+            return None
+        return default
+
+    def _alike(self, learner: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
+        """Whether two configurations are one model: what is left out is the library's default."""
+        from cotune import learners
+
+        chosen = learners.learner(learner)
+        usual = chosen.defaults(self.task)
+
+        def settings(params: dict[str, Any]) -> dict[str, Any]:
+            estimator: Any = chosen.estimator(
+                params, task=self.task, seed=self.seed, schema=self.schema
+            )
+            found = estimator.get_params() if hasattr(estimator, "get_params") else params
+            return usual | {name: value for name, value in found.items() if value is not None}
+
+        return one == other or settings(one) == settings(other)
 
     def search(self, learner: str, sampler: str = "tpe", trials: int | None = None) -> Search:
         """An ask-and-tell search of the learner's space that asks its defaults first."""

@@ -147,7 +147,7 @@ def unfinished(folder: Path) -> dict[str, Any]:
 
 
 def _blank(folder: Path) -> dict[str, Any]:
-    figures = ("method", "data", "rounds", "metric", "value", "learner", "began")
+    figures = ("method", "data", "rounds", "metric", "value", "of", "learner", "began")
     return dict.fromkeys(figures) | {"run": str(folder), "state": "unreadable"}
 
 
@@ -172,7 +172,8 @@ def _standing(folder: Path) -> dict[str, Any]:
         "state": "finished",
         "rounds": outcome.ledger.rounds,
         "metric": outcome.problem.metric_name,
-        "value": outcome.best_value,
+        "value": outcome.headline.value,
+        "of": outcome.headline.of,
         "learner": outcome.best_learner,
     }
 

@@ -153,6 +153,7 @@ class Settings(msgspec.Struct, frozen=True):
             seed=self.seed,
             holdout=self.held,
             privacy=self.privacy,
+            own_spaces=tuple(name for name in names if name in self.spaces),
         )
 
     def _space(self, name: str, schema: Schema) -> Space:

@@ -17,10 +17,17 @@ from rich.table import Table
 if TYPE_CHECKING:
     from cotune.assessment import Assessment
     from cotune.federation.ledger import Failure, Ledger
-    from cotune.outcome import Outcome
+    from cotune.outcome import Headline, Of, Outcome
 
 #: More failures than this are counted, not listed.
 MOST_FAILURES = 10
+#: What a run's figure is made of (`Outcome.headline`), for a narrow column.
+SHORT: dict[Of, str] = {
+    "rows set aside": "held out",
+    "cross-validation": "folds",
+    "validation rows": "few rows",
+    "prediction": "guess",
+}
 #: Columns for the names of facts, the longest being "ended early".
 MARGIN = 11
 
@@ -30,6 +37,8 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     console = console or _console()
     console.print("", _headline(outcome), "", _leaderboard(outcome), "", sep="\n")
     facts = _Facts()
+    if outcome.held_out is not None:
+        facts.add("search", _said(outcome.searched_for))
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("cost", cost_line(outcome.ledger))
     if outcome.epsilon is not None:
@@ -81,7 +90,7 @@ def show_comparison(
 ) -> None:
     """One row per method, the best first, with the full price of each."""
     console = console or _console()
-    ranked = sorted(outcomes, key=lambda outcome: outcome.best_loss)
+    ranked = sorted(outcomes, key=lambda outcome: outcome.headline.loss)
     metric = ranked[0].problem.metric_name.replace("_", "\n")
     costs = ("rounds", "kB\nup", "kB\ndown", "fits", "CPU\ns", "s")
     table = _table("method", "learner", numbers=(metric, *costs))
@@ -90,7 +99,7 @@ def show_comparison(
         table.add_row(
             escape(outcome.method),
             escape(outcome.best_learner),
-            figure(outcome.best_value),
+            figure(outcome.headline.value),
             str(ledger.rounds),
             f"{ledger.bytes_up / 1000:.1f}",
             f"{ledger.bytes_down / 1000:.1f}",
@@ -99,6 +108,7 @@ def show_comparison(
             f"{ledger.seconds:.1f}",
         )
     facts = _Facts()
+    facts.add("figures", _bullets(f"{o.method}: {_said(o.headline)}" for o in ranked))
     facts.add("disclosed", _bullets(_disclosed_by(ranked)))
     for outcome in ranked:
         if outcome.ended != "finished":
@@ -152,11 +162,11 @@ def show_runs(
     table.columns[4].justify = "right"
     for row in rows:
         table.add_row(
-            escape(_folded(os.path.relpath(row["run"], root), console.width - 59)),
+            escape(_folded(os.path.relpath(row["run"], root), console.width - 61)),
             escape(row["method"] or ""),
             escape((row["data"] or "").removeprefix("sklearn:")),
             _state(row).replace(", ", "\n"),
-            "" if row["value"] is None else figure(row["value"]),
+            _headed(row),
             (row["began"] or "")[5:16].replace("T", " "),
         )
     console.print(table)
@@ -239,11 +249,20 @@ def _table(*texts: str, numbers: Sequence[str] = ()) -> Table:
 
 def _headline(outcome: Outcome) -> str:
     problem = outcome.problem
-    best = f"[bold]{_words(problem.metric_name)} {figure(outcome.best_value)}[/bold]"
+    best = f"[bold]{_words(problem.metric_name)} {_spread(outcome.headline)}[/bold]"
     parties = _counted(len(outcome.parties), "party", "parties")
     how = f"{outcome.method} over {parties}, {_counted(len(outcome.trials), 'trial')}"
-    seen = " (predicted)" if outcome.best.predicted else ""
-    return f"{best}{seen} by {escape(outcome.best_learner)} ({escape(how)})"
+    return f"{best} by {escape(outcome.best_learner)} ({escape(how)})\n{outcome.headline.words}"
+
+
+def _spread(headline: Headline) -> str:
+    """The figure with its standard error, where that is known."""
+    error = f" +- {figure(headline.error)}" if headline.error else ""
+    return figure(headline.value) + error
+
+
+def _said(headline: Headline) -> str:
+    return f"{_spread(headline)} {headline.words}"
 
 
 def _leaderboard(outcome: Outcome) -> Table:
@@ -298,6 +317,13 @@ def _show_failures(console: Console, failures: Sequence[Failure]) -> None:
     console.print("[bold]parties that failed[/bold]", table)
     if len(failures) > MOST_FAILURES:
         console.print(f"and {len(failures) - MOST_FAILURES} more; --json lists them all")
+
+
+def _headed(row: Mapping[str, Any]) -> str:
+    """A run's figure, and below it what that is made of."""
+    if row["value"] is None:
+        return ""
+    return "\n".join((figure(row["value"]), SHORT.get(row.get("of", ""), ""))).rstrip()
 
 
 def _state(row: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -99,6 +100,8 @@ def opened(
         engine = stack.enter_context(
             closing(LocalEngine({own.name: frame}, target, processes=processes, state=kit / STATE))
         )
+        engine.prepare()
+        threading.Thread(target=_compile, name="cotune-compile", daemon=True).start()
         party = engine.party(own.name)
         verifier = Verifier(kit, own)
 
@@ -111,6 +114,13 @@ def opened(
             Host(party, engine.workers, policy, audit, lead, show, own.sites)
         )
         yield Site(own, kit, host.address)
+
+
+def _compile() -> None:
+    """Before the first trees are grown, whose round would wait for it."""
+    from cotune.growth.warm_up import warm_up
+
+    warm_up()
 
 
 def check_connection(kit: Path) -> Kit:

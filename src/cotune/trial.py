@@ -16,7 +16,8 @@ class Trial(msgspec.Struct, frozen=True):
     `fits` and `cpu_seconds` are totals over them; `reasons` says where fits failed, with the number
     of parties. The parties used a `fraction` of their rows. A `predicted` loss is a surface's value
     and was not observed. `error` is the standard error of the loss, as far as it varies between
-    folds; 0 where that is not known.
+    folds; 0 where that is not known. `validation` is the number of rows that a loss rests on which
+    is no cross-validation but that of one round of training (0 if parties count alike); else None.
     """
 
     learner: str
@@ -30,6 +31,20 @@ class Trial(msgspec.Struct, frozen=True):
     fraction: float = 1.0
     predicted: bool = False
     error: float = 0.0
+    validation: int | None = None
+
+
+class HeldOut(msgspec.Struct, frozen=True):
+    """A model's loss on the rows that parties set aside before anything else.
+
+    It is the mean by `rows` (0 if the parties count alike) over the `parties` that answered.
+    `personalized` is that of the models that parties make of it by training on their own rows.
+    """
+
+    loss: float
+    rows: int
+    parties: int
+    personalized: float | None = None
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -79,3 +94,5 @@ class Step(msgspec.Struct, frozen=True):
     chosen: Trial | None = None
     #: What the method has trained on the way, if it has: a fitted estimator. None is trained then.
     model: Any = None
+    #: That model's loss on rows that were set aside, if the method has asked for it.
+    held_out: HeldOut | None = None

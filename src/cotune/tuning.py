@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from cotune.agree import agree
+from cotune.assessment import held_out
 from cotune.data.schema import TaskKind
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
@@ -83,7 +84,8 @@ def tune(
         Of the stratified cross-validation at each party.
     space
         `default` (wide), `paper` (as published), or your own by learner:
-        `{"hgb": {"learning_rate": (0.01, 1.0, "log"), "max_iter": (10, 100)}}`.
+        `{"hgb": {"learning_rate": (0.01, 1.0, "log"), "max_iter": (10, 100)}}`. The answer lies in
+        it or, unless the space is your own, is the learner's default.
     fixed
         Parameters that are not to be searched, by learner: `{"hgb": {"max_iter": 50}}`.
     drop
@@ -102,8 +104,10 @@ def tune(
         For slow networks: boosted trees are then not grown together, in many messages each, but
         by every party for itself, this many in one message, and merged. Costs some accuracy.
     holdout
-        The share of every party's rows that is set aside before anything else; `cotune.evaluate`
-        judges the model by them. None by default, a tenth for `fedex`.
+        The share of every party's rows that is set aside before anything else. The model is
+        evaluated on them in the end, in one more round (not under noise), and that is the run's
+        `outcome.headline`; `cotune.evaluate` compares it there with the parties' own. None by
+        default, a tenth for `fedex`.
     privacy
         What the coordinator sees of a sum: every party's part (`plain`), or only the total, by
         masks that cancel (`masked`) or by threshold homomorphic encryption (`encrypted`, needs the
@@ -283,8 +287,12 @@ def _trained(
             f"the search is finished and kept, but its model could not be made: {error}; resume "
             "the run without training (--no-train) to have its result"
         ) from error
+    found = outcome.held_out
+    if found is None and outcome.problem.holdout and settings.protection is None:
+        found = held_out(federation, outcome.problem, model)
     outcome = msgspec.structs.replace(
         outcome,
+        held_out=found,
         rounds=tuple(federation.ledger),
         searched=searched,
         noises=federation.journal.noises(),
@@ -309,6 +317,7 @@ def _outcome(
         trials=tuple(trials),
         report={name: figure for step in steps for name, figure in step.report.items()},
         chosen=next((step.chosen for step in reversed(steps) if step.chosen), None),
+        held_out=next((step.held_out for step in reversed(steps) if step.held_out), None),
         rounds=tuple(federation.ledger),
         parties=tuple(federation.parties),
         ended=ended,

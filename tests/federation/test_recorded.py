@@ -327,3 +327,21 @@ def test_other_arguments_are_checked_too():
     for weights in ({"a": 1}, {"a": 1, "b": 2, "c": 0}, {"a": 1, "b": 2, "c": 2.5}):
         with pytest.raises(UsageError, match="give each party's number of rows"):
             RecordedEngine(tables(), weights=weights)
+
+
+def test_a_default_that_was_not_recorded_has_the_loss_of_the_nearest():
+    """That of trees has no limit of depth, which the paper's space does not hold."""
+    depths = pd.DataFrame(
+        [
+            {"learner": "decision_tree", "max_depth": depth, "loss": loss}
+            | {"min_samples_split": 2, "min_samples_leaf": 1}
+            for depth, loss in ((4, 0.3), (12, 0.2), (20, 0.1))
+        ]
+    )
+    with Federation(RecordedEngine({"a": depths, "b": depths})) as federation:
+        outcome = cotune.tune(
+            federation, learners=["decision_tree"], space="paper", trials=3, train=False
+        )
+    first = outcome.trials[0]
+    assert (first.params["max_depth"], first.loss) == (None, pytest.approx(0.1))
+    assert outcome.ended == "finished"

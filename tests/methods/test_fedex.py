@@ -62,6 +62,27 @@ def test_the_report_tells_the_clients_settings_theta_and_the_curve(outcome):
     assert outcome.best_params.items() >= report["client"].items()
 
 
+def test_the_headline_is_that_of_the_saved_network_on_rows_set_aside(outcome):
+    headline = outcome.headline
+    assert headline.of == "rows set aside"
+    assert headline.loss == outcome.report["test"]["global"]
+    assert headline.rows > 0
+    assert "after training at each party" in headline.words
+    assert outcome.best_loss == outcome.best.loss  # the search's own, on fewer rows
+    search = outcome.searched_for
+    assert search.of == "validation rows"
+    assert f"on {search.rows} validation rows of 3 parties in one round" in search.words
+    assert 0 < search.rows < 30
+
+
+def test_without_rows_set_aside_the_headline_says_on_how_few_rows_it_rests():
+    found = tuned(parts(wine(), 5), holdout=0.0, train=False)
+    assert found.headline == found.searched_for
+    assert found.headline.of == "validation rows"
+    equal = tuned(parts(wine(), 5), holdout=0.0, weights="equal", train=False)
+    assert "on validation rows of 3 parties" in equal.headline.words
+
+
 def test_arms_lie_in_the_neighbourhood_of_the_first(outcome):
     space = outcome.problem.space("torch_mlp")
     first, *others = outcome.report["configurations"]

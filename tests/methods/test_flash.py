@@ -324,7 +324,18 @@ def test_trials_tell_their_fraction_and_all_fits_are_accounted_for(outcome):
         found.ledger.cpu_seconds, rel=1e-3
     )
     for trial in found.trials:
-        found.problem.space(trial.learner).validate(trial.params)
+        if trial.params != found.problem.beside(trial.learner):
+            found.problem.space(trial.learner).validate(trial.params)
+
+
+def test_a_default_outside_of_its_space_is_judged_on_all_rows_where_anything_is(outcome):
+    inner, found = outcome
+    for learner in found.report["algorithms"][-1]["learners"]:
+        beside = found.problem.beside(learner)
+        assert beside["max_depth"] is None
+        own = [trial for trial in found.trials if trial.learner == learner]
+        fractions = [trial.fraction for trial in own if trial.params == beside]
+        assert fractions == ([] if inner == "lbm" else [1.0])
 
 
 def test_the_outcome_is_the_best_of_the_last_round(outcome):
@@ -344,6 +355,7 @@ def test_the_candidates_of_a_round_are_the_parties_k_best():
     for i, learner in enumerate((TREE, EXTRA)):
         told = [pair.params for reply in replies.values() for pair in reply.found[i].pairs]
         judged = [trial.params for trial in found.trials if trial.learner == learner]
+        assert judged.pop() == found.problem.beside(learner)
         assert all(params in judged for params in told)
         assert all(params in told for params in judged)
         assert len(judged) == len({repr(params) for params in judged})
@@ -351,7 +363,7 @@ def test_the_candidates_of_a_round_are_the_parties_k_best():
 
 def test_all_candidates_of_the_regression_are_judged():
     trials = tune(inner="rm", first=1.0, candidates=4).trials
-    assert [trial.learner for trial in trials] == [TREE] * 4 + [EXTRA] * 4
+    assert [trial.learner for trial in trials] == [TREE] * 5 + [EXTRA] * 5  # and the default
 
 
 def test_a_budget_that_ends_the_run_leaves_the_best_of_the_last_whole_round():

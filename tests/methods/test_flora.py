@@ -18,7 +18,6 @@ from cotune.methods import surfaces
 from cotune.methods.flora import (
     MANY,
     SHUFFLES,
-    _default,
     _finalists,
     _grown,
     _settled,
@@ -28,6 +27,7 @@ from cotune.methods.surfaces import Minimiser
 from cotune.methods.unified import Gathered, Highest
 from cotune.party.party import Party
 from cotune.party.predict import SHARPNESS, raised, soft_maximum, surrogate_seed
+from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Predict, Search, Searches
 from cotune.problem import seed_of
 from cotune.settings import spaces_as_json
@@ -75,7 +75,7 @@ def shot(outcome):
 
 
 def default(outcome, learner=TREE):
-    return outcome.problem.space(learner).clip(outcome.problem.defaults(learner))
+    return outcome.problem.default(learner)
 
 
 def tasks(outcome):
@@ -194,6 +194,47 @@ def test_the_choice_is_the_new_minimiser_or_the_default(options):
     assert fallback.fits == 0  # the parties remember it
 
 
+@pytest.mark.parametrize("way", [{}, {"disclose": True}, {"surface": "mplm"}, {"surface": "sgm"}])
+def test_the_default_is_the_learners_own_and_no_surface_learns_from_it(way):
+    """A tree of any depth, which lies outside of the space."""
+    asked = []
+
+    class Listening(Faulty):
+        def call(self, messages, timeout):
+            asked.extend(decode_request(message).task for message in messages.values())
+            return super().call(messages, timeout)
+
+    masked = {"privacy": "masked"} if way.get("surface") in ("mplm", "sgm") else {}
+    with federation_of(TABLES) as federation:
+        outcome = cotune.tune(
+            Federation(Listening(federation.engine)), "flora", learners=(TREE,), folds=FOLDS,
+            trials=TRIALS, few_shot=3, train=False, **way, **masked,
+        )  # fmt: skip
+    fallback, space = outcome.trials[-1], outcome.problem.space(TREE)
+    assert fallback.params == outcome.problem.defaults(TREE)
+    assert fallback.params["max_depth"] is None
+    with pytest.raises(UsageError, match="max_depth"):
+        space.validate(fallback.params)
+    for task in asked:
+        learnt = [one.params for one in getattr(task, "judged", ())]
+        around = [params for one in getattr(task, "candidates", ()) for params in one.around]
+        for params in learnt + around:
+            space.validate(params)
+
+
+def test_neither_gamma_p_nor_the_bound_is_of_a_default_outside_of_the_space():
+    task = Search((TREE,), TRIALS)
+    with federation_of(TABLES) as federation:
+        federation.problem = PROBLEM
+        told = Gathered(federation, PROBLEM, task, "gp", "aplm", 1.0, False)
+        before, beside = told._evidence(TREE), PROBLEM.beside(TREE)
+        (trial,) = told.judge([Configuration(TREE, beside)], (1,))
+        assert [len(one.losses) for one in told._evidence(TREE)] == [
+            len(one.losses) for one in before
+        ]
+        assert told.report(trial).keys() == {"gamma_p"}
+
+
 def finalist(loss, **params):
     return Trial(TREE, params, loss, 3, 100.0, 9, 0.1, error=0.06)
 
@@ -258,7 +299,7 @@ def test_where_there_can_be_no_more_trees_there_is_the_minimiser_and_the_default
     spaces = spaces_as_json({learner: space})
     problem = problem_of(*TABLES.values(), folds=FOLDS, learners=(learner,), spaces=spaces)
     minimiser = problem.space(learner).clip(params)
-    assert _finalists(problem, learner, minimiser, 9) == [minimiser, _default(problem, learner)]
+    assert _finalists(problem, learner, minimiser, 9) == [minimiser, problem.default(learner)]
 
 
 @pytest.mark.parametrize(("small", "times"), [(100, SHUFFLES), (1, 1)])
@@ -357,7 +398,8 @@ def test_the_other_surfaces_need_the_pairs_and_report_how_the_parties_differ(sur
     least = [min(pair.loss for pair in pairs) for pairs in pairs_told(outcome).values()]
     # candidates that were judged later may be better still
     assert 1.0 <= outcome.report["gamma_p"][TREE] <= 1.0 / (1.0 - max(least))
-    assert ("optimality_gap" in outcome.report) == (surface == "mplm")
+    within = outcome.best_params != outcome.problem.beside(TREE)
+    assert ("optimality_gap" in outcome.report) == (surface == "mplm" and within)
 
 
 @pytest.mark.parametrize("surface", ["aplm", "mplm"])
@@ -447,7 +489,8 @@ def test_without_deviations_uncertainty_does_not_count():
 def test_every_surface_can_be_had_from_totals_alone(surface, options):
     outcome = tune(surface=surface, privacy="masked", **options)
     space = outcome.problem.space(TREE)
-    assert space.validate(outcome.best_params) == outcome.best_params
+    if outcome.best_params != outcome.problem.beside(TREE):
+        assert space.validate(outcome.best_params) == outcome.best_params
     assert {entry.way for entry in outcome.rounds[1:]} == {"masked"}
     assert outcome.ended == "finished"
     assert sum(trial.fits for trial in outcome.trials) == outcome.ledger.fits

@@ -65,8 +65,7 @@ def test_local_training_is_torchs_sgd(how):
     made, (X, y) = network(), rows()
     X, y = as_tensor(X), made.target(y)
     expected = by_hand(made, X, y, how, seed=3)
-    steps = made.train(X, y, how, seed=3)
-    assert steps == how.epochs * -(-len(y) // how.batch_size)
+    made.train(X, y, how, seed=3)
     assert torch.equal(made.flat, expected)
 
 
@@ -93,6 +92,41 @@ def test_a_drift_is_added_to_every_gradient():
     assert torch.allclose(made.flat, plain.flat - 0.1, atol=1e-6)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_mean_gradient_is_that_before_drift_and_momentum(momentum):
+    """Written with autograd and a step by hand, the module's own parameters left alone."""
+    made, (X, y) = network(), rows()
+    X, y = as_tensor(X), made.target(y)
+    how = Local(0.1, momentum=momentum, weight_decay=1e-2, epochs=2, batch_size=16, mu=0.3)
+    drift = torch.linspace(-0.5, 0.5, len(made.flat))
+    module, found = copy.deepcopy(network().module), []
+    parameters = [p.detach().clone().requires_grad_() for p in module.parameters()]
+    names, begun = [n for n, _ in module.named_parameters()], made.flat.clone()
+    torch.manual_seed(5)
+    velocity = torch.zeros_like(drift)
+    for _ in range(how.epochs):
+        for batch in torch.split(torch.randperm(len(y)), how.batch_size):
+            called = dict(zip(names, parameters, strict=True))
+            loss = nn.functional.cross_entropy(
+                torch.func.functional_call(module, called, X[batch]), y[batch]
+            )
+            flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+            slopes = torch.autograd.grad(loss, parameters)
+            raw = torch.cat([slope.reshape(-1) for slope in slopes])
+            raw = raw + how.weight_decay * flat + how.mu * (flat - begun)
+            found.append(raw)
+            velocity = momentum * velocity + raw + drift
+            flat = flat - how.lr * velocity
+            sizes = [p.numel() for p in parameters]
+            parameters = [
+                part.reshape(p.shape).requires_grad_()
+                for part, p in zip(flat.split(sizes), parameters, strict=True)
+            ]
+    mean = made.train(X, y, how, seed=5, drift=drift)
+    assert torch.allclose(made.flat, flat, atol=1e-5)
+    assert torch.allclose(mean.float(), torch.stack(found).mean(0), atol=1e-5)
+
+
 def test_floating_buffers_belong_to_the_weights():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
@@ -110,9 +144,10 @@ def test_a_last_row_alone_is_no_batch_to_normalise():
     torch.manual_seed(0)
     made = Network(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), SCHEMA)
     X, y = rows(17)
-    assert made.train(as_tensor(X), made.target(y), Local(0.1, batch_size=8), seed=0) == 2
     drift = torch.zeros_like(made.flat)  # SCAFFOLD's, as long as all weights
-    made.train(as_tensor(X), made.target(y), Local(0.1, batch_size=8), seed=0, drift=drift)
+    mean = made.train(as_tensor(X), made.target(y), Local(0.1, batch_size=8), seed=0, drift=drift)
+    assert made.flat.isfinite().all()
+    assert not mean[-made.buffers :].any()  # running means have no gradient
 
 
 def test_counters_begin_anew_with_the_weights():

@@ -19,7 +19,7 @@ from cotune.party.keys import Keyed, OfKeys
 from cotune.party.policy import Policy, task_names
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search
-from cotune.party.train.assess import Assess
+from cotune.party.train.assess import Assess, Score
 from cotune.party.workers import Workers
 from cotune.privacy.protection import Protection
 from cotune.testing.tables import make_tables
@@ -157,6 +157,7 @@ def test_every_task_can_be_refused_by_its_name(kind):
         Search(("decision_tree", "svm"), 3),
         Evaluate((Configuration("decision_tree", {}), Configuration("svm", {}))),
         Assess("svm", {}, b""),
+        Score("svm", b""),
     ],
 )
 def test_a_learner_is_found_wherever_a_task_names_it(task):

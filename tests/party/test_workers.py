@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from concurrent.futures import Executor, Future
@@ -54,6 +56,37 @@ def in_background(function, *arguments):
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     return thread, ended
+
+
+def test_work_that_was_given_up_starts_no_processes(workers):
+    given_up = workers.given_up
+    workers.cancel()
+    workers.prepare(None, given_up)
+    assert workers._own is None
+
+
+def test_every_process_is_ready_once_prepared_and_a_new_pool_is_prepared_again():
+    workers, problem = Workers(processes=2), problem_of(iris())
+    try:
+        assert not workers.ready(problem)
+        workers.prepare(problem, workers.given_up)
+        assert workers.ready(problem)
+        pids = set(workers._own._processes)
+        modules = [workers.call(_modules) for _ in range(20)]
+        assert {pid for pid, _ in modules} <= pids
+        assert all("sklearn.tree" in names for _, names in modules)
+        workers.cancel()
+        assert not workers.ready(problem)
+    finally:
+        workers.cancel()
+
+
+def test_a_given_executor_is_its_owners_to_start():
+    assert Workers(threads()).ready(problem_of(iris()))
+
+
+def _modules():
+    return os.getpid(), set(sys.modules)
 
 
 def test_results_come_in_the_order_of_the_jobs_and_are_counted(folder, pool):

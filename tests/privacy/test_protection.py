@@ -337,6 +337,7 @@ def test_voting_finds_a_good_configuration_under_noise():
             {"method": "privtuna", "noise": 1.0, "privacy": "masked", "weights": "equal"},
             "noise is for the methods dash",
         ),
+        ({"method": "fedex", "noise": 1.0}, "fedex cannot learn under noise.*method='vote'"),
         ({"fits": 100, "noise": 1.0, "privacy": "masked", "weights": "equal"}, "tells its fits"),
         ({"noise": 1.0, "clip": -1.0, "privacy": "masked", "weights": "equal"}, "norm is -1.0"),
         ({"noise": 1.0, "delta": 1.0, "privacy": "masked", "weights": "equal"}, "delta is 1.0"),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from cotune.data.split import split
 from cotune.errors import UsageError
 from cotune.federation.wire import Refusal
 from cotune.model import Model
+from cotune.networks.parts import Common
 from cotune.party.task import Configuration
-from cotune.training.rounds import network_learner
-from tests.parts import diabetes, iris, parts, pictures, problem_of, unreliable, wine
+from cotune.party.train.network import Arms, Improve
+from cotune.training.rounds import advance, fresh, network_learner
+from tests.parts import diabetes, federation_of, iris, parts, pictures, problem_of, unreliable, wine
 from tests.training.trained import known_rounds, resumed, rows_of, run, trained
 
 FAST = {"hidden": 16, "layers": 1, "rounds": 15, "epochs": 2, "batch_size": 16}
@@ -34,6 +38,29 @@ def test_every_way_learns(way):
     X, y = rows_of(held, problem)
     assert np.mean(model.predict(X.astype(np.float32)) == y) > 0.9
     assert ledger.rounds == 15
+
+
+def test_scaffold_with_momentum_stays_bounded_and_learns():
+    """A control taken from the distance would grow by beta / (1 - beta) each round."""
+    digits = load_digits(as_frame=True).frame
+    kept, held = train_test_split(digits, test_size=0.3, random_state=0, stratify=digits["target"])
+    tables = split(kept, "target", 5, "dirichlet:0.3", seed=0)
+    problem = problem_of(*tables.values(), learners=("torch_mlp",))
+    params = network_learner("torch_mlp").defaults("classification")
+    params |= FAST | {"hidden": 32, "epochs": 1, "lr": 0.01, "momentum": 0.9, "scaffold": True}
+    network = fresh(problem, "torch_mlp", params, 0)
+    common, lengths = Common(network.weights.astype(float)), []
+    with federation_of(tables) as federation:
+        federation.problem = problem
+        for number in range(25):
+            task = Improve("torch_mlp", params, Arms((params,), ((1.0,),)), "test", number)
+            sums = advance(federation, task, common)
+            assert not sums.sum("failed")[0], f"a party went off in round {number}"
+            lengths.append(np.linalg.norm(common.control))
+    assert max(lengths) <= 2 * lengths[0]
+    network.load(common.weights.astype(np.float32))
+    X, y = rows_of(held, problem)
+    assert np.mean(network.predict(X.astype(np.float32)) == y) > 0.9
 
 
 def test_one_epoch_of_one_batch_is_gradient_descent_on_all_rows():

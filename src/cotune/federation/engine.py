@@ -10,6 +10,7 @@ from cotune.federation.wire import Refusal
 
 if TYPE_CHECKING:
     from cotune.party.doubts import Doubt
+    from cotune.problem import Problem
 
 
 class Engine(ABC):
@@ -37,6 +38,12 @@ class Engine(ABC):
 
         `timeout` is in seconds. A party that cannot be reached, dies or is late gets a `Refusal`
         with code `lost` or `timeout`; the others' replies are returned all the same.
+        """
+
+    def prepare(self, problem: Problem | None = None) -> None:  # noqa: B027
+        """Start what the first round would wait for; given the problem, return when it is ready.
+
+        Called before a round's clock begins. Nothing by default.
         """
 
     def progress(self) -> int:

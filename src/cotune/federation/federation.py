@@ -269,6 +269,7 @@ class Federation:
         return entry
 
     def _ask(self, request: Request, asked: tuple[str, ...], otherwise: Task | None) -> Round:
+        self.engine.prepare(self.problem if request.task.needs_problem else None)
         began = time.perf_counter()
         remark = self.remark or self.engine.remark
         answers = Answers(request, self.problem, remark, self._aim)

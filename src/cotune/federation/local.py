@@ -27,6 +27,7 @@ from cotune.party.workers import Workers
 
 if TYPE_CHECKING:
     from cotune.privacy.client import Agent
+    from cotune.problem import Problem
 
 #: Threads that only wait for workers: enough to keep these busy, few enough for 200 parties.
 MOST_THREADS = 16
@@ -128,6 +129,28 @@ class LocalEngine(Engine):
 
     def doubts(self, drop: tuple[str, ...], folds: int) -> tuple[Doubt, ...]:
         return doubts(list(self._tables.values()), self._target, drop, folds)
+
+    def prepare(self, problem: Problem | None = None) -> None:
+        """Start the workers. On another thread: see `_Turns` for why."""
+        if self.workers.ready(problem):
+            return
+        done: SimpleQueue[None] = SimpleQueue()
+        given_up = self.workers.given_up
+
+        def prepare() -> None:
+            try:
+                self.workers.prepare(problem, given_up)
+            finally:
+                done.put(None)
+
+        threading.Thread(target=prepare, name="cotune-prepare", daemon=True).start()
+        if problem is None:
+            return
+        try:
+            done.get()
+        except BaseException:  # Ctrl-C
+            self._give_up()
+            raise
 
     def progress(self) -> int:
         return self.workers.done

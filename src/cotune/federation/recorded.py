@@ -49,6 +49,7 @@ class RecordedEngine(Engine):
     answer
         Whether a configuration's loss is that of the `nearest` recorded one by `Space.distance`
         (of equals, the first) or `interpolated` by a forest. Both look beyond the space's bounds.
+        A default that was not recorded, as one outside of the space, is answered in the same way.
     """
 
     def __init__(

@@ -62,7 +62,6 @@ class MultiLayerPerceptron(DeclaredLearner):
 
     def translate(self, params: Mapping[str, Any]) -> dict[str, Any]:
         arguments = dict(params)
-        if "layers" in arguments:
-            layers = arguments.pop("layers")
+        if (layers := arguments.pop("layers", 1)) > 1:
             arguments["hidden_layer_sizes"] = (arguments.get("hidden_layer_sizes", 100),) * layers
         return arguments

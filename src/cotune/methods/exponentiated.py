@@ -14,6 +14,7 @@ from cotune.networks.parts import CLIENT, Common
 from cotune.party.train.network import Arms, Improve, Judge, Objective
 from cotune.problem import Problem, seed_of
 from cotune.training.rounds import EVERY, advance, fresh, network_learner
+from cotune.trial import HeldOut
 
 StepSizes = Literal["aggressive", "adaptive", "constant"]
 JudgeBy = Literal["mode", "sampling"]
@@ -126,6 +127,8 @@ class Instance(msgspec.Struct):
     squares: list[float]
     fits: int = 0
     cpu_seconds: float = 0.0
+    #: Validation rows of the last round (parties, where these count alike).
+    validation: int = 0
     #: After each round: all of theta.
     thetas: list[list[float]] = []
 
@@ -190,6 +193,7 @@ class Instance(msgspec.Struct):
         rows = np.split(sums.sum("rows"), len(self.theta))
         if not rows[0].sum():  # no client could be judged
             return
+        self.validation = int(rows[0].sum())
         mean = float(losses[0].sum() / rows[0].sum())
         level = self.baseline.mean
         if level is None:
@@ -207,8 +211,8 @@ class Instance(msgspec.Struct):
         self.thetas.append([round(float(share), 6) for share in np.concatenate(self.theta)])
 
     def judged(
-        self, federation: Federation, judges: list[str], options: Options
-    ) -> dict[str, float] | None:
+        self, federation: Federation, problem: Problem, judges: list[str], options: Options
+    ) -> HeldOut | None:
         """The test loss of the common weights and of the fine-tuned ones, over these parties.
 
         None if no party has rows to judge by.
@@ -227,10 +231,12 @@ class Instance(msgspec.Struct):
         rows = float(sums.sum("rows")[0])
         if not rows:
             return None
-        return {
-            "global": float(sums.sum("common")[0]) / rows,
-            "personalized": float(sums.sum("personal")[0]) / rows,
-        }
+        return HeldOut(
+            float(sums.sum("common")[0]) / rows,
+            0 if problem.weights == "equal" else int(rows),
+            sums.parties,
+            float(sums.sum("personal")[0]) / rows,
+        )
 
     @property
     def arms(self) -> Arms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from cotune.party.train.network import Objective
 from cotune.problem import Problem, seed_of
 from cotune.training.checkpoint import read, write
 from cotune.training.rounds import EVERY, fresh, network_learner
-from cotune.trial import Step, Trial
+from cotune.trial import HeldOut, Step, Trial
 
 #: Parties that judge while the tuning goes on; in the end all do.
 JUDGES = 100
@@ -234,9 +235,10 @@ class _Run:
                 shown = self._instance(known.arms[best])
         rng = np.random.default_rng(seed_of(self._problem.seed, "judges"))
         judges = some_of(self._federation.parties, JUDGES, rng)
-        figures = shown.judged(self._federation, judges, self._options)
-        if figures is not None:
-            known.online.append({"rounds": known.trained, "arm": shown.number, **figures})
+        found = shown.judged(self._federation, self._problem, judges, self._options)
+        if found is not None:
+            point = {"rounds": known.trained, "arm": shown.number}
+            known.online.append(point | _figures(found))
 
     def _leader(self) -> int:
         """The position of the best job so far: of those that came farthest, the lowest score."""
@@ -255,6 +257,7 @@ class _Run:
             fits=instance.fits,
             cpu_seconds=instance.cpu_seconds,
             fraction=min(1.0, self._known.ends[-1] / self._most),
+            validation=0 if self._problem.weights == "equal" else instance.validation,
         )
 
     def _ended(self) -> Step:
@@ -271,17 +274,22 @@ class _Run:
             "entropy": entropy(winner.theta),
             "online": known.online,
         }
+        held_out: HeldOut | None = None
         if problem.holdout:
-            try:
-                report["test"] = winner.judged(
-                    self._federation, self._federation.parties, self._options
+            with suppress(BudgetSpent):
+                held_out = winner.judged(
+                    self._federation, problem, self._federation.parties, self._options
                 )
-            except BudgetSpent:
-                report["test"] = None
+            report["test"] = None if held_out is None else _figures(held_out)
         network = fresh(problem, winner.learner, winner.params, problem.seed)
         network.load(winner.common.weights.astype(np.float32))
         chosen = known.trials[position]
-        return Step((), known.trained, self._rounds, report, chosen, model=network)
+        return Step((), known.trained, self._rounds, report, chosen, network, held_out)
+
+
+def _figures(found: HeldOut) -> dict[str, Any]:
+    """Test losses as the report has them."""
+    return {"global": found.loss, "personalized": found.personalized}
 
 
 def _check(

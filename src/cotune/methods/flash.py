@@ -168,7 +168,8 @@ def fl_hpo(
     """Algorithm 2 on a fraction of the rows, for all the learners of a round together.
 
     Its line 4 averages configurations; as in the paper's text, losses are averaged here, and the
-    caller takes the least. What the searches cost is added to each learner's first trial.
+    caller takes the least. What the searches cost is added to each learner's first trial. On all
+    rows the parties also judge a default that lies outside of its space, where no search can be.
     """
     seeds = {j: seed_of(problem.seed, "flash", j, search.fraction) for j in search.learners}
     if inner == "lbm":  # lines 1-2
@@ -182,6 +183,9 @@ def fl_hpo(
         else _distinct(pair.params for one in found[j] for pair in one.pairs)
         for j in found
     }
+    if search.fraction == 1.0:
+        for j in found:
+            proposed[j] += [d for d in (problem.beside(j),) if d is not None]
     asked = [Configuration(j, params, search.fraction) for j in found for params in proposed[j]]
     judged = evaluate(federation, asked)  # lines 3-4
     return tuple(replace(t, fraction=search.fraction) for t in _with_costs(judged, found))

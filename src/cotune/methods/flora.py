@@ -12,7 +12,7 @@ from cotune.federation.federation import Federation
 from cotune.learners import learner as learner_of
 from cotune.methods.moments import Regressed
 from cotune.methods.surfaces import SURFACES, Minimiser, Params, diverse
-from cotune.methods.unified import Gathered, Highest, Summed, Unified
+from cotune.methods.unified import Gathered, Highest, Summed, Unified, inside
 from cotune.party.task import Configuration
 from cotune.party.tasks import Search
 from cotune.problem import Problem, seed_of
@@ -64,7 +64,8 @@ def flora(
     and its new minimiser is taken, if it is better at the parties than the default configuration
     by half a standard error; with more trees, where it has any and the parties find them no worse,
     or are many: a party judges how many are enough by its own rows, the federation trains on
-    those of all.
+    those of all. The default is the learner's own. Where that lies outside of the space, no surface
+    learns from it.
 
     With `aplm` the parties keep their pairs: they fit their surrogates themselves and the mean of
     their predictions is a `sum`. With `disclose` they tell the pairs; the answer is the same.
@@ -217,7 +218,7 @@ def _candidates(
     """Of the surface's best, some apart from each other, nearer with every repeat; the default."""
     best = ranked[: max(count, int(BEST * len(ranked)))]
     chosen = diverse(best, problem.space(learner), count, APART / 2**repeat)
-    default = _default(problem, learner)
+    default = problem.default(learner)
     return chosen if repeat or default in chosen else [default, *chosen]
 
 
@@ -228,7 +229,7 @@ def _finalists(problem: Problem, learner: str, minimiser: Params, parties: int) 
     by the root of that number.
     """
     space, iterations = problem.space(learner), learner_of(learner).iterations
-    default = _default(problem, learner)
+    default = problem.default(learner)
     if iterations in minimiser and isinstance(space[iterations], Integer):
         more = {iterations: minimiser[iterations] * math.sqrt(parties)}
         grown = space.clip(minimiser | more)
@@ -258,23 +259,20 @@ def _grown(settled: Trial, finalists: Sequence[Trial], parties: int) -> Trial:
     return harmless[0] if harmless and settled is minimiser else settled
 
 
-def _default(problem: Problem, learner: str) -> Params:
-    return problem.space(learner).clip(problem.defaults(learner))
-
-
 def _minimise(
     predict: Unified, problem: Problem, judged: Sequence[Configuration] = ()
 ) -> dict[str, list[tuple[Params, float]]]:
     """Line 7, for all learners side by side: their candidates travel together.
 
-    What was judged is among the candidates: the surface knows it best.
+    What was judged is among the candidates: the surface knows it best. A default outside of its
+    space is not: there is no surface there.
     """
     minimisers = {
         learner: Minimiser(
             problem.space(learner),
             seed_of(problem.seed, "minimise", learner),
-            [one.params for one in judged if one.learner == learner]
-            or [_default(problem, learner)],
+            [one.params for one in inside(problem, judged) if one.learner == learner]
+            or [problem.space(learner).clip(problem.defaults(learner))],
         )
         for learner in problem.learners
     }

@@ -8,7 +8,7 @@ import numpy as np
 
 from cotune.federation.federation import Federation
 from cotune.methods.evaluate import evaluate
-from cotune.methods.unified import Unified
+from cotune.methods.unified import Unified, inside
 from cotune.party.moments import BINS, WIDTH, Features, Moments, Tally, edges
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Search
@@ -53,7 +53,7 @@ class Regressed(Unified):
         ]
 
     def _judge(self, shot: Sequence[Configuration]) -> Sequence[Trial]:
-        self._judged += tuple(shot)
+        self._judged += tuple(inside(self._problem, shot))
         self._regressions = []
         return evaluate(self._federation, shot)
 

@@ -110,7 +110,7 @@ def privtuna(
         asked = [
             Configuration(learner, params)
             for learner, found in proposed.items()
-            for params in [*(p for p, _, _ in found[:CLUSTERS]), problem.defaults(learner)]
+            for params in [*(p for p, _, _ in found[:CLUSTERS]), problem.default(learner)]
         ]
         yield Step(evaluate(federation, asked), 3, steps)
 

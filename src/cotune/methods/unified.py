@@ -26,6 +26,12 @@ from cotune.trial import Trial, mean_of
 BELOW, WORTH, LOWEST = 0.25, 0.8, 0.01
 
 
+def inside(problem: Problem, shot: Sequence[Configuration]) -> list[Configuration]:
+    """Those that lie in their spaces: all but a default outside, which surfaces do not reach."""
+    beside = {learner: problem.beside(learner) for learner in problem.learners}
+    return [one for one in shot if one.params != beside[one.learner]]
+
+
 class Unified(ABC):
     """The unified surface's values at candidates, wherever they are computed; and the cost."""
 
@@ -43,7 +49,7 @@ class Unified(ABC):
         """One vector per learner."""
 
     def judge(self, shot: Sequence[Configuration], shuffles: Sequence[int]) -> list[Trial]:
-        """All parties judge configurations, and the surface learns from it.
+        """All parties judge configurations, and the surface learns from those inside the space.
 
         Each is judged once for every way of shuffling the folds; the trials are the means.
         """
@@ -86,7 +92,7 @@ class Summed(Unified):
     _ceilings: tuple[float, ...] = ()
 
     def _judge(self, shot: Sequence[Configuration]) -> Sequence[Trial]:
-        self._judged += tuple(shot)
+        self._judged += tuple(inside(self._problem, shot))
         return evaluate(self._federation, shot)
 
     def __call__(self, asked: Sequence[Candidates]) -> list[np.ndarray]:
@@ -173,8 +179,10 @@ class Gathered(Unified):
 
     def _judge(self, shot: Sequence[Configuration]) -> Sequence[Trial]:
         trials, losses = evaluate_openly(self._federation, shot)
+        learnt = inside(self._problem, shot)
         for party, told in losses.items():
-            self._judged.setdefault(party, []).extend(zip(shot, told, strict=True))
+            known = self._judged.setdefault(party, [])
+            known += [(one, loss) for one, loss in zip(shot, told, strict=True) if one in learnt]
         self._surfaces = self._built()
         return trials
 
@@ -215,13 +223,17 @@ class Gathered(Unified):
         return evidence
 
     def report(self, chosen: Trial) -> dict[str, Any]:
-        """gamma_p (section 3) of every learner, and the bound of Theorem C.6 for the chosen one."""
+        """gamma_p (section 3) of every learner, and the bound of Theorem C.6 for the chosen one.
+
+        There is no bound for a default outside of its space, where there is no surface.
+        """
         problem = self._problem
         evidence = {learner: self._evidence(learner) for learner in self._pairs}
         report: dict[str, Any] = {}
         if problem.metric.worst(problem.schema) == 1.0:  # losses are shares
             report["gamma_p"] = {learner: gamma_p(pairs) for learner, pairs in evidence.items()}
-        if self._name in ("aplm", "mplm"):
+        within = chosen.params != problem.beside(chosen.learner)
+        if within and self._name in ("aplm", "mplm"):
             gap = optimality_gap(
                 problem.space(chosen.learner),
                 evidence[chosen.learner],

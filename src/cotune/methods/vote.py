@@ -53,5 +53,5 @@ def _drawn(problem: Problem, learner: str, trials: int) -> list[dict[str, Any]]:
     """The default configuration, and draws that differ from it and from each other."""
     space = problem.space(learner)
     rng = np.random.default_rng(seed_of(problem.seed, "vote", learner))
-    drawn = [problem.defaults(learner), *(space.sample(rng) for _ in range(trials - 1))]
+    drawn = [problem.default(learner), *(space.sample(rng) for _ in range(trials - 1))]
     return list({frozenset(params.items()): params for params in drawn}.values())

@@ -71,10 +71,11 @@ class Network:
 
     def train(
         self, X: Tensor, y: Tensor, how: Local, seed: int, drift: Tensor | None = None
-    ) -> int:
+    ) -> Tensor | None:
         """Loc_c: some epochs of stochastic gradient descent from the present weights.
 
-        `drift` is added to every gradient: SCAFFOLD's c - c_i. Returns the number of steps.
+        `drift` is added to every gradient: SCAFFOLD's c - c_i. With it the mean gradient is
+        returned as it was before that and before momentum; that of buffers is 0.
         """
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a step
         set_dropout(self.module, how.dropout)
@@ -82,6 +83,7 @@ class Network:
         weights, gradient = self._trained, self._gradient
         begun = weights.clone() if how.mu else None
         velocity = torch.zeros_like(weights) if how.momentum else None
+        total = None if drift is None else torch.zeros_like(drift, dtype=torch.float64)
         steps = 0
         for _ in range(how.epochs):
             for batch in self._batches(len(y), how.batch_size):
@@ -92,14 +94,15 @@ class Network:
                         gradient.add_(weights, alpha=how.weight_decay)
                     if begun is not None:
                         gradient.add_(weights, alpha=how.mu).sub_(begun, alpha=how.mu)
-                    if drift is not None:
+                    if drift is not None and total is not None:
+                        total[: len(gradient)] += gradient
                         gradient.add_(drift[: len(gradient)])
                     if velocity is not None:
                         gradient = velocity.mul_(how.momentum).add_(gradient)
                     weights.sub_(gradient, alpha=how.lr)
                     gradient = self._gradient
                 steps += 1
-        return steps
+        return None if total is None else total / steps
 
     def _batches(self, rows: int, size: int) -> list[Tensor]:
         """The rows in another order each time. A batch of one row cannot be normalised."""

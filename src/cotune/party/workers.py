@@ -16,13 +16,23 @@ from concurrent.futures import (
     Future,
     wait,
 )
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cotune.errors import CotuneError
+from cotune.learners import learner
 from cotune.party.fit import DIED, Fitted, Job, run_job
 
+if TYPE_CHECKING:
+    from cotune.data.schema import Schema
+    from cotune.learners.contract import Learner
+    from cotune.problem import Problem
+
 T = TypeVar("T")
+
+#: How often processes that start are looked for, and how long each holds the task that does.
+ARRIVALS = 50
+TURN = 0.02
 
 #: Read by OpenMP and the BLAS libraries when a worker starts.
 ONE_THREAD = {
@@ -55,6 +65,7 @@ class Workers:
         self._given = executor
         self._processes = processes
         self._own: Any = None
+        self._warm: tuple[Any, str] = None, ""  # the pool that was prepared, and for what
         self._given_up: Future[None] = Future()
         self._lock = threading.Lock()
         #: Called when a party begins to wait for its jobs: another of this process may go on.
@@ -65,6 +76,33 @@ class Workers:
     def given_up(self) -> Future[None]:
         """Done as soon as the work that is begun now is given up: take it when work begins."""
         return self._given_up
+
+    def ready(self, problem: Problem | None = None) -> bool:
+        """Whether there is nothing for `prepare` to do. A given executor is its owner's."""
+        if self._given is not None or (problem is None and self._own is not None):
+            return True
+        return problem is not None and self._warm == (self._own, problem.digest)
+
+    def prepare(self, problem: Problem | None, given_up: Future[None]) -> None:
+        """Start the own pool; with a problem, return when all its processes are ready to fit.
+
+        Each has then imported what the problem's learners need. What goes wrong here is no failure:
+        the first fit comes upon it again, and says so. Not for a thread that signals interrupt.
+        """
+        if self.ready(problem):
+            return
+        with suppress(BrokenExecutor, CancelledError, RuntimeError, Cancelled):
+            pool: Any = self._executor(given_up)
+            if problem is None:
+                _sent_to_each(pool, (), None)
+                return
+            learners, arrived = tuple(map(learner, problem.learners)), set[int]()
+            for _ in range(ARRIVALS):
+                some = _sent_to_each(pool, learners, problem.schema)
+                arrived |= {_awaited(future, given_up) for future in some}
+                if len(arrived) == pool._max_workers:
+                    break
+            self._warm = pool, problem.digest
 
     def run(self, jobs: Sequence[Job], given_up: Future[None] | None = None) -> list[Fitted]:
         """The results of all jobs, in their order. Raises `Cancelled` once they are given up."""
@@ -142,10 +180,13 @@ class Workers:
         self._drop_broken()
         return alone.run(job)
 
-    def _executor(self) -> Executor:
+    def _executor(self, given_up: Future[None] | None = None) -> Executor:
+        """Of work that was given up there is none any more: it would outlive its owner."""
         if self._given is not None:
             return self._given
         with self._lock:
+            if given_up not in (None, self._given_up):
+                raise Cancelled("the round was given up")
             if self._own is None:
                 self._own = _pool(self._processes)
             own: Executor = self._own
@@ -191,6 +232,25 @@ def _awaited(future: Future[T], given_up: Future[None]) -> T:
 def _check(given_up: Future[None]) -> None:
     if given_up.done():
         raise Cancelled("the round was given up")
+
+
+def _sent_to_each(
+    pool: Any, learners: Sequence[Learner], schema: Schema | None
+) -> list[Future[int]]:
+    """A job that makes ready, as often as the pool has processes; the first of all starts them."""
+    with _interrupts_elsewhere():
+        return [pool.submit(_arrive, learners, schema) for _ in range(pool._max_workers)]
+
+
+def _arrive(learners: Sequence[Learner], schema: Schema) -> int:
+    """Make estimators, which imports their libraries, and say which process this is."""
+    import cotune.party.evaluate  # noqa: F401 - what a fit needs beside them
+
+    for one in learners:
+        with suppress(Exception):  # a fit will meet it, too
+            one.estimator(one.defaults(schema.task), task=schema.task, seed=0, schema=schema)
+    time.sleep(TURN)  # so that the other processes get one of these, too
+    return os.getpid()
 
 
 def _pool(processes: int | None) -> Any:

@@ -107,8 +107,28 @@ def test_control_variates_outlive_a_round_and_a_party(problem, tmp_path):
     assert not np.array_equal(other["update"], second["update"])
 
 
-def test_option_two_of_the_control_variates(problem, tmp_path):
-    """c_i+ - c_i = -c - (w_i - w) / (K lr)."""
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_option_two_of_the_control_variates(momentum, problem, tmp_path):
+    """c_i+ is the mean gradient. Of plain descent: c_i+ - c_i = -c - (w_i - w) / (K lr).
+
+    With momentum every gradient g_s moves the weights by lr times the sum of the powers of the
+    momentum that are still to come. One batch each of the same rows, and a gradient that hardly
+    changes, make that sum a factor.
+    """
+    common = np.full_like(weights_of(problem), 0.01)
+    held = judged_by(120, 0.1)
+    arm = {"lr": 1e-4, "momentum": momentum, "epochs": 4, "batch_size": 120}
+    task = improve(problem, Arms((arm,), ((1.0,),)), control=common.tobytes())
+    sums = told(party_of(iris(), tmp_path), task, problem)
+    weight = sums["own"][0]
+    assert weight == 120 - held
+    reach = sum(sum(momentum**k for k in range(4 - step)) for step in range(4))
+    expected = -common - sums["update"] / weight / (reach * 1e-4)
+    np.testing.assert_allclose(sums["control"] / weight, expected, atol=2e-3)
+
+
+def test_without_momentum_the_control_is_what_the_distance_says(problem, tmp_path):
+    """c_i+ - c_i = -c - (w_i - w) / (K lr), whatever the number of batches."""
     common = np.full_like(weights_of(problem), 0.01)
     task = improve(problem, Arms((GOOD,), ((1.0,),)), control=common.tobytes())
     sums = told(party_of(iris(), tmp_path), task, problem)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cotune.errors import DataError, Malformed
-from cotune.party.task import Configuration, Reply, Task, Term
+from cotune.party.task import Configuration, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cotune.party.fit import Job
     from cotune.party.party import Party
     from cotune.problem import Problem
@@ -47,31 +49,21 @@ class Assess(Task, frozen=True):
     model: bytes
 
     def perform(self, party: Party) -> Assessed:
-        from cotune.data.encode import encode, encode_target
         from cotune.learners import learner
-        from cotune.packing import Packed
         from cotune.party.fit import Job
 
         if party.held_out.empty:
             raise DataError("no row is set aside: the holdout is too small for this party")
-        party.require(self.learner)
-        problem, manifest = party.problem, Packed.unpacked(self.model).manifest
-        mine = (problem.schema, problem.scaling, learner(self.learner).features)
-        if (manifest.schema, manifest.scaling, manifest.features) != mine:
-            raise Malformed("the model is not one of this run's problem")
-        X = encode(party.held_out, problem.schema, manifest.features, problem.scaling)
-        y = encode_target(party.held_out, problem.schema)
+        X, y, folder = _rows(party, self.learner, self.model)
         configuration = Configuration(self.learner, self.params)
-        job = Job(party.folder(manifest.features), learner(self.learner), configuration, ())
-        joint, own, seconds = party.compute(losses, self.model, job, X, y)
-        party.bill(1, seconds)
+        job = Job(folder, learner(self.learner), configuration, ())
+        joint, seconds = party.compute(joint_loss, folder, self.model, X, y)
+        own, fitting = party.compute(own_loss, job, X, y)
+        party.bill(1, seconds + fitting)
         return Assessed(len(y), joint, own)
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
-        assert problem is not None
-        metric, schema = problem.metric, problem.schema
-        most = max(1.0, metric.worst(schema)) * 2.0**31
-        return {"sums": Term(5, 0.0, most, min(1.0, metric.resolution(schema)))}
+        return {"sums": _sums_term(problem, 5)}
 
     def most_fits(self, problem: Problem) -> int:
         return 1
@@ -86,26 +78,89 @@ class Assess(Task, frozen=True):
             raise Malformed("the reply's number of rows is not within its bounds")
 
 
-def losses(model: bytes, job: Job, X: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """The losses on rows X, y of a model and of a fit on all other rows, and the CPU seconds.
+class Scored(Reply, frozen=True):
+    """The loss times its rows, the rows that define it, and all that the party set aside."""
+
+    sums: list[float]
+
+
+class Score(Task, frozen=True):
+    """Judge a model by the rows that the party set aside."""
+
+    discloses = "how many rows it set aside, and the loss of the federation's model on these"
+    reply = Scored
+
+    learner: str
+    model: bytes
+
+    def perform(self, party: Party) -> Scored:
+        if party.held_out.empty:
+            return Scored([0.0, 0.0, 0.0])
+        X, y, folder = _rows(party, self.learner, self.model)
+        loss, seconds = party.compute(joint_loss, folder, self.model, X, y)
+        party.bill(0, seconds)
+        rows = float(len(y))
+        return Scored([0.0, 0.0, rows] if np.isnan(loss) else [loss * rows, rows, rows])
+
+    def terms(self, problem: Problem | None) -> dict[str, Term]:
+        return {"sums": _sums_term(problem, 3)}
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        return most_summed_bytes(self.terms(problem))
+
+
+def _rows(party: Party, name: str, packed: bytes) -> tuple[np.ndarray, np.ndarray, Path]:
+    """The rows that were set aside, as the model takes them, and where the others lie."""
+    from cotune.data.encode import encode, encode_target
+    from cotune.learners import learner
+    from cotune.packing import Packed
+
+    party.require(name)
+    problem, manifest = party.problem, Packed.unpacked(packed).manifest
+    mine = (problem.schema, problem.scaling, learner(name).features)
+    if (manifest.schema, manifest.scaling, manifest.features) != mine:
+        raise Malformed("the model is not one of this run's problem")
+    X = encode(party.held_out, problem.schema, manifest.features, problem.scaling)
+    y = encode_target(party.held_out, problem.schema)
+    return X, y, party.folder(manifest.features)
+
+
+def _sums_term(problem: Problem | None, length: int) -> Term:
+    assert problem is not None
+    metric, schema = problem.metric, problem.schema
+    most = max(1.0, metric.worst(schema)) * 2.0**31
+    return Term(length, 0.0, most, min(1.0, metric.resolution(schema)))
+
+
+def joint_loss(folder: Path, model: bytes, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """The loss of a model on rows X, y, and its CPU seconds.
 
     On a worker: the model comes from outside, and the party's own process does not read it.
     """
     from cotune.model import Model
-    from cotune.party.fit import fitted
     from cotune.party.rows import open_rows
     from cotune.party.score import NotFinite, score
 
     began = time.thread_time()
-    problem = open_rows(job.folder).problem
-    classes = np.arange(len(problem.schema.classes))
+    problem = open_rows(folder).problem
     try:
-        joint = score(problem, Model.unpacked(model).on_codes, classes, X, y)
-    except NotFinite as error:
-        raise Malformed("the model predicts numbers that are not finite") from error
+        classes = np.arange(len(problem.schema.classes))
+        loss = score(problem, Model.unpacked(model).on_codes, classes, X, y)
+    except NotFinite:
+        loss = problem.metric.worst(problem.schema)
+    return loss, time.thread_time() - began
+
+
+def own_loss(job: Job, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """The loss on rows X, y of a fit on all of the party's other rows, and its CPU seconds."""
+    from cotune.party.fit import fitted
+    from cotune.party.rows import open_rows
+    from cotune.party.score import score
+
+    began = time.thread_time()
     estimator, present = fitted(job)
-    own = score(problem, estimator, present, X, y)
-    return joint, own, time.thread_time() - began
+    loss = score(open_rows(job.folder).problem, estimator, present, X, y)
+    return loss, time.thread_time() - began
 
 
-TASKS: tuple[type[Task], ...] = (Assess,)
+TASKS: tuple[type[Task], ...] = (Assess, Score)

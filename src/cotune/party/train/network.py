@@ -267,9 +267,9 @@ def improve(
     before = client.judged(network, *judged) if task.objective == "global" else (0.0, 0.0)
     start, target = network.flat.clone(), network.target(y)
     variates = _Variates(task, keep)
-    steps = network.train(X, target, how, seed, variates.drift)
+    gradient = network.train(X, target, how, seed, variates.drift)
     update = (network.flat - start).numpy()
-    change = variates.change(update, steps * how.lr)
+    change = np.empty(0) if gradient is None else variates.change(gradient.numpy())
     if how.personal_mu:
         network.flat.copy_(start)
         network.train(X, target, msgspec.structs.replace(how, mu=how.personal_mu), seed)
@@ -385,11 +385,14 @@ class _Variates:
         self._own = np.load(self._file(max(known))) if known else np.zeros_like(self._common)
         self.drift = torch.from_numpy((self._common - self._own).astype(np.float32))
 
-    def change(self, update: np.ndarray, distance: float) -> np.ndarray:
-        """Option II: c_i+ = c_i - c + (w - w_i) / (K lr), less the old c_i."""
-        if self.drift is None:
-            return np.empty(0)
-        return -self._common - update / distance
+    def change(self, gradient: np.ndarray) -> np.ndarray:
+        """Option II: c_i+ is the mean gradient of the steps, less the old c_i.
+
+        For plain descent that is c_i - c + (w - w_i) / (K lr). Momentum carries the weights up to
+        1 / (1 - momentum) times as far: taken from the distance, c_i would grow without end.
+        """
+        change: np.ndarray = gradient - self._own
+        return change
 
     def keep(self, change: np.ndarray) -> None:
         if self.drift is None:
