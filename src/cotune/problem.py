@@ -121,6 +121,8 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
     scaling: Scaling = "standard"
     #: The share of every party's rows that is set aside before anything else, to judge the model.
     holdout: float = 0.0
+    #: The marks of the keys by which real parties chose rows when the run was begun.
+    keys: dict[str, str] = {}
 
     @property
     def task(self) -> TaskKind:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotune.data.load import check_column, load, usual_target
+from cotune.data.load import check_column, fingerprint, load, usual_target
 from cotune.errors import DataError, FederationError
 from cotune.federation.connection import Connection, reachable
 from cotune.federation.kits import Kit, in_use, open_kit
@@ -19,11 +19,14 @@ from cotune.party.audit import Audit, Entry
 from cotune.party.door import DOOR, Ask
 from cotune.party.examine import examine
 from cotune.party.host import Host
+from cotune.party.key import SMALLEST_CELL, KeyFile
 from cotune.party.policy import Policy
 
 #: In the kit's folder: the record of all that was asked, and what the party remembers of its runs.
 RECORD = "audit.jsonl"
 STATE = "state"
+#: In the state: the keys by which the party chooses rows, one for each data file.
+KEYS = "keys"
 #: Of a cross-validation: a party with fewer rows can take part in none.
 FEWEST_FOLDS = 2
 ALL_ALLOWED = Policy()
@@ -88,15 +91,23 @@ def opened(
     with ExitStack() as stack:
         stack.enter_context(in_use(kit))
         frame = load(data)
+        data_digest = fingerprint(frame)
         for column in drop:
             check_column(frame, column)
         frame = frame.drop(columns=list(drop))
         target = target or usual_target(data)
         for problem in examine(frame, target, folds=FEWEST_FOLDS).problems:
             raise DataError(f"{data}: {problem}")
-        engine = stack.enter_context(
-            closing(LocalEngine({own.name: frame}, target, processes=processes, state=kit / STATE))
+        state = kit / STATE
+        engine = LocalEngine(
+            {own.name: frame},
+            target,
+            processes=processes,
+            state=state,
+            keys={own.name: KeyFile.opened(state / KEYS, data_digest)},
+            smallest_cell=SMALLEST_CELL,
         )
+        stack.enter_context(closing(engine))
         party = engine.party(own.name)
         verifier = Verifier(kit, own)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotune.agree import agree
+from cotune.agree import agree_with_keys
 from cotune.data.schema import TaskKind
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
@@ -39,6 +39,7 @@ def tune(
     space: Literal["default", "paper"] | Mapping[str, Space | Mapping[str, Any]] = "default",
     fixed: Mapping[str, Mapping[str, Any]] | None = None,
     drop: Iterable[str] = (),
+    classes: Iterable[object] = (),
     weights: Weights = "rows",
     scaling: Scaling = "standard",
     seed: int = 0,
@@ -87,6 +88,9 @@ def tune(
         Parameters that are not to be searched, by learner: `{"hgb": {"max_iter": 50}}`.
     drop
         Columns that are not to be used.
+    classes
+        The names of all classes. Parties then confirm that theirs are among them, and none has to
+        list its own: real parties ask for that where a class has fewer than five of their rows.
     weights
         Whether a party counts by its `rows` or all are `equal` in the mean loss.
     scaling
@@ -143,6 +147,7 @@ def tune(
         spaces=own,
         fixed={name: dict(values) for name, values in (fixed or {}).items()},
         drop=(drop,) if isinstance(drop, str) else tuple(drop),
+        classes=(classes,) if isinstance(classes, str) else tuple(map(str, classes)),
         weights=weights,
         scaling=scaling,
         seed=seed,
@@ -231,15 +236,14 @@ def _run_method(
     if "rounds" in options:  # of training; what else is asked comes on top
         federation.budget = msgspec.structs.replace(federation.budget, rounds=None)
     try:
-        schema = agree(
+        schema, keys = agree_with_keys(
             federation,
             folds=settings.least_rows,
             task=settings.expected_task,
             drop=settings.drop,
-            holdout=settings.held,
-            seed=settings.seed,
+            classes=settings.classes,
         )
-        problem = federation.problem = settings.problem(schema)
+        problem = federation.problem = settings.problem(schema, keys)
         for step in find_method(settings.method)(federation, problem, **options):
             steps.append(step)
             shown.step(step, _trials(steps), problem)

@@ -76,7 +76,7 @@ class Network:
 
         `drift` is added to every gradient: SCAFFOLD's c - c_i. Returns the number of steps.
         """
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a step
+        torch.default_generator.manual_seed(seed % 2**63)  # torch.manual_seed takes longer
         set_dropout(self.module, how.dropout)
         self.module.train()
         weights, gradient = self._trained, self._gradient
