@@ -148,6 +148,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         "space": "paper",
         "fixed": {"hgb": {"max_iter": 50, "learning_rate": 0.1}, "svm": {"kernel": "rbf"}},
         "drop": ("id",),
+        "classes": (),
         "weights": "equal",
         "scaling": "none",
         "train": True,

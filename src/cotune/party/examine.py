@@ -17,6 +17,7 @@ from cotune.data.load import check_column
 from cotune.data.schema import Kind, has_classes, is_number
 from cotune.errors import DataError
 from cotune.party.inspect import describe
+from cotune.party.key import SMALLEST_CELL
 from cotune.party.tasks import Inspect
 
 #: Columns and classes that are listed, at most.
@@ -123,8 +124,9 @@ def _doubts(column: pd.Series, seen: Examined) -> Iterator[str]:
         )
     elif seen.kind == "categorical" and different > max(FEW_ROWS, len(present) / 2):
         yield (
-            f"column {seen.name!r} has {different} different texts, which the others are told: if "
-            f"they could say whose a row is, drop it (--drop {seen.name})"
+            f"column {seen.name!r} has {different} different texts, and the others learn those of "
+            f"{SMALLEST_CELL} rows or more: if they could say whose a row is, drop it "
+            f"(--drop {seen.name})"
         )
 
 

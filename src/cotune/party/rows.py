@@ -114,6 +114,13 @@ def set_aside(
     return frame.iloc[np.sort(np.append(kept, rest))], frame.iloc[np.sort(held)]
 
 
+def validated(rows: int, share: float, key: Key) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the rows that a network is trained on, and of those that it is judged by."""
+    order = np.random.default_rng(key.seed("validation", within=rows)).permutation(rows)
+    held, train = np.split(order, [key.left_out(rows, held_back(rows, share))])
+    return train, held if len(held) else train
+
+
 def held_back(rows: int, share: float) -> int:
     """How many rows a share of them is: one at least, never all."""
     return min(max(1, round(share * rows)), rows - 1)

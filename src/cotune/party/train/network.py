@@ -14,7 +14,7 @@ import numpy as np
 
 from cotune.errors import Malformed
 from cotune.networks.parts import FARTHEST
-from cotune.party.rows import held_back
+from cotune.party.rows import held_back, validated
 from cotune.party.task import RESOLUTION, Label, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
@@ -325,11 +325,7 @@ class _Client:
     def split(self, share: float) -> tuple[Any, np.ndarray, tuple[Any, np.ndarray]]:
         """Rows and targets to train on, and those to be judged by; the same in every round."""
         if self._split is None or self._split[0] != share:
-            rows = len(self.y)
-            rng = np.random.default_rng(self.key.seed("validation", within=rows))
-            left = self.key.left_out(rows, held_back(rows, share))
-            held, train = np.split(rng.permutation(rows), [left])
-            held = held if len(held) else train
+            train, held = validated(len(self.y), share, self.key)
             judged = self.X[held], self.y[held]
             self._split = share, self.X[train], self.y[train], judged
         _, X, y, judged = self._split
