@@ -90,11 +90,10 @@ def opened(
     own = open_kit(kit, "site")
     with ExitStack() as stack:
         stack.enter_context(in_use(kit))
-        frame = load(data)
-        data_digest = fingerprint(frame)
+        rows = load(data)
         for column in drop:
-            check_column(frame, column)
-        frame = frame.drop(columns=list(drop))
+            check_column(rows, column)
+        frame = rows.drop(columns=list(drop))
         target = target or usual_target(data)
         for problem in examine(frame, target, folds=FEWEST_FOLDS).problems:
             raise DataError(f"{data}: {problem}")
@@ -104,7 +103,7 @@ def opened(
             target,
             processes=processes,
             state=state,
-            keys={own.name: KeyFile.opened(state / KEYS, data_digest)},
+            keys={own.name: KeyFile.opened(state / KEYS, fingerprint(rows))},
             smallest_cell=SMALLEST_CELL,
         )
         stack.enter_context(closing(engine))

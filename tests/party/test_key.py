@@ -155,7 +155,7 @@ def test_no_two_sets_of_rows_of_one_order_differ_by_one_to_four(labels, asked, s
 
 
 def test_orders_of_rows_have_nothing_to_do_with_each_other():
-    """Of two rounds, shares, tasks and keys: as many rows in common as chance has it."""
+    """Of two rounds, shares, tasks, targets and keys: as many in common as chance has it."""
     key, rows = SECRET, 2000
     drawn = [
         key.drawn(rows, 0.5, 1), key.drawn(rows, 0.5, 2), key.drawn(rows, 0.51, 1),
@@ -163,6 +163,7 @@ def test_orders_of_rows_have_nothing_to_do_with_each_other():
         validated(rows, 0.5, key)[0],
         fraction_of(np.zeros(rows, int), 0.5, Stated("classification", 5), key),
         fraction_of(np.zeros(rows, int), 0.5, Stated("regression", 5), key),
+        fraction_of(np.arange(rows) // 1999, 0.5, Stated("classification", 5), key),
     ]  # fmt: skip
     for one, other in combinations(drawn, 2):
         assert 0.45 < len(set(one) & set(other)) / (rows / 2) < 0.56

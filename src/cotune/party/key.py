@@ -144,10 +144,10 @@ class KeyFile(msgspec.Struct):
             ) from error
         return cls(path, Secret(stored.secret), stored.holdout)
 
-    def set_aside(self, share: float) -> None:
-        """Refuse another share than the first; that one is written down before it is used."""
+    def set_aside(self, share: float) -> float:
+        """The share itself, if it is the first or 0; the first is kept before it is used."""
         if share <= 0.0 or abs(share - self.holdout) <= _SAME:
-            return
+            return self.holdout if share > 0.0 else 0.0
         if self.holdout:
             raise RowsRefused(
                 f"the holdout is {share:.10g}: this party sets {self.holdout:.10g} of these rows "
@@ -160,6 +160,7 @@ class KeyFile(msgspec.Struct):
         except OSError:
             self.holdout = 0.0
             raise
+        return self.holdout
 
     def _write(self) -> None:
         """Whole or not at all, for the owner only, and on the disk before anything is answered."""

@@ -167,11 +167,10 @@ class Party:
 
     def divided(self, problem: Problem) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The rows to learn from, and those that are set aside before anything is learnt."""
-        key: Key = RunKey(problem.seed)
-        if self._key_file is not None:
-            self._key_file.set_aside(problem.holdout)
-            key = self._key_file.key
-        return set_aside(self.all_rows, self.target, problem.holdout, key)
+        if self._key_file is None:
+            return set_aside(self.all_rows, self.target, problem.holdout, RunKey(problem.seed))
+        share = self._key_file.set_aside(problem.holdout)
+        return set_aside(self.all_rows, self.target, share, self._key_file.key)
 
     def arrays(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
         """The rows to learn from, encoded by the schema, and the target; not to be changed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -89,7 +90,9 @@ def fraction_of(y: np.ndarray, fraction: float, problem: Problem, key: Key) -> n
     if fraction >= 1.0:
         return np.arange(len(y))
     labels = y if problem.task == "classification" else None
-    order = _proportioned(len(y), labels, key.seed("fraction", within=(len(y), problem.task)))
+    # The run says what is predicted: other strata must not shift a few rows of the same order.
+    strata = "" if labels is None else hashlib.blake2b(labels.tobytes()).hexdigest()
+    order = _proportioned(len(y), labels, key.seed("fraction", within=(len(y), strata)))
     wanted = max(int(np.ceil(fraction * len(y))), min(len(y), 2 * problem.folds))
     return np.sort(order[: len(y) - key.left_out(len(y), len(y) - wanted)])
 

@@ -65,7 +65,7 @@ class Description(Reply, frozen=True):
     target_is_number: bool
     target_place: Place
     classes: tuple[str, ...] | None
-    key: str = ""
+    key: Annotated[str, msgspec.Meta(max_length=16)] = ""
 
 
 class Inspect(Task, frozen=True):
