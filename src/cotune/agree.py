@@ -29,15 +29,27 @@ def agree(
     folds: int,
     task: TaskKind | None,
     drop: tuple[str, ...] = (),
-    holdout: float = 0.0,
-    seed: int = 0,
+    classes: tuple[str, ...] = (),
 ) -> Schema:
     """One schema for all: names and kinds by majority, categories and classes by union.
 
-    A party whose columns do not fit is named in the error, with the column and what to do.
-    Columns come in the order of the first party; the others may have theirs in any order.
+    It is agreed over all rows, also those that are set aside afterwards. A party whose columns do
+    not fit is named in the error, with the column and what to do. Columns come in the order of the
+    first party; the others may have theirs in any order.
     """
-    replies = federation.gather(Inspect(folds, task, drop, holdout, seed))
+    return agree_with_keys(federation, folds=folds, task=task, drop=drop, classes=classes)[0]
+
+
+def agree_with_keys(
+    federation: Federation,
+    *,
+    folds: int,
+    task: TaskKind | None,
+    drop: tuple[str, ...] = (),
+    classes: tuple[str, ...] = (),
+) -> tuple[Schema, dict[str, str]]:
+    """The schema, and the marks of the keys by which real parties choose rows."""
+    replies = federation.gather(Inspect(folds, task, drop, classes))
     seen = {party: cast(Description, reply) for party, reply in replies.items()}
     _check_dropped(drop, seen.values())
     _check_targets(seen)
@@ -49,19 +61,29 @@ def agree(
         for party, description in seen.items()
     }
     columns = {name: _columns(by_name, name) for name in names}
-    classes = _classes(seen.values(), task)
+    union = _classes(seen.values(), task)
     draft = Schema(
         target=first.target,
-        task="classification" if classes else "regression",
+        task="classification" if union else "regression",
         columns=tuple(_draft(name, columns[name]) for name in names),
-        classes=classes,
-        number_classes=bool(classes) and all(d.target_is_number for d in seen.values()),
+        classes=union,
+        number_classes=bool(union) and all(d.target_is_number for d in seen.values()),
     )
     _check_one_class(draft)
     places = tuple(_common(column.place for column in columns[name].values()) for name in names)
     target_place = _common(description.target_place for description in seen.values())
-    sums = federation.sum(Measure(draft, places, target_place, holdout, seed))
-    return _measured(draft, places, target_place, sums)
+    sums = federation.sum(Measure(draft, places, target_place))
+    schema = _measured(draft, places, target_place, sums)
+    if classes:
+        _check_listed(schema)
+    return schema, {party: one.key for party, one in seen.items() if one.key}
+
+
+def _check_listed(schema: Schema) -> None:
+    """Some party has each class of the list; a typing error must not make one more."""
+    for name, rows in zip(schema.classes, schema.class_rows, strict=True):
+        if not rows:
+            raise DataError(f"no party has the class {name!r}: leave it out of the list of classes")
 
 
 def _check_dropped(drop: tuple[str, ...], seen: Iterable[Description]) -> None:

@@ -42,6 +42,11 @@ def _fixes(_ctx: object, _param: object, given: Sequence[str]) -> dict[str, dict
     return fixed
 
 
+def _listed(_ctx: object, _param: object, given: str | None) -> tuple[str, ...]:
+    """Names between commas."""
+    return tuple(name.strip() for name in given.split(",")) if given else ()
+
+
 def completes(names: Callable[[], tuple[str, ...]]) -> Callable[..., list[CompletionItem]]:
     def complete(_ctx: object, _param: object, begun: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in names() if name.startswith(begun)]
@@ -156,6 +161,13 @@ _tuning = (
     ),
     click.option(
         "--drop", multiple=True, metavar="COLUMN", help="A column not to be used, repeatable."
+    ),
+    click.option(
+        "--classes",
+        callback=_listed,
+        metavar="A,B,...",
+        show_default="what the parties have",
+        help="The names of all classes: parties with a class of few rows do not name their own.",
     ),
     click.option(
         "--weights",

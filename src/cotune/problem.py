@@ -127,6 +127,8 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
     privacy: Privacy = "plain"
     #: Learners whose space is the user's own, which no answer may leave.
     own_spaces: tuple[str, ...] = ()
+    #: The marks of the keys by which real parties chose rows when the run was begun.
+    keys: dict[str, str] = {}
 
     @property
     def task(self) -> TaskKind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -40,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True):
     spaces: dict[str, dict[str, Any]] = {}
     fixed: dict[str, dict[str, Any]] = {}
     drop: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     weights: Weights = "rows"
     scaling: Scaling = "standard"
     seed: int = 0
@@ -73,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True):
         if self.train:
             for name in self.learners or self.usual_learners:
                 training.check(name, self.privacy != "plain")
+        self._check_classes()
         if self.metric is not None and self.task not in (None, metric(self.metric).task):
             raise UsageError(f"the metric {self.metric!r} is not one for {self.task}")
         if not isinstance(self.folds, int) or self.folds < 2:
@@ -99,6 +102,16 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(choices(self.scaling, "scaling", ("standard", "none")))
         if self.space not in ("default", "paper"):
             raise UsageError(choices(self.space, "space", ("default", "paper")))
+
+    def _check_classes(self) -> None:
+        if not self.classes:
+            return
+        if self.expected_task == "regression":
+            raise UsageError("classes are listed, but a regression has none: leave one of them out")
+        if len(set(self.classes)) < max(2, len(self.classes)) or not all(self.classes):
+            raise UsageError(
+                f"the classes are {', '.join(self.classes)!r}: list two or more, each once"
+            )
 
     @property
     def protection(self) -> protection.Protection | None:
@@ -128,10 +141,14 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def expected_task(self) -> TaskKind | None:
         """Classification or regression, as far as the user said so, by the metric at least."""
-        return self.task or (metric(self.metric).task if self.metric else None)
+        said = self.task or (metric(self.metric).task if self.metric else None)
+        return said or ("classification" if self.classes else None)
 
-    def problem(self, schema: Schema) -> Problem:
-        """The problem that follows from these settings once the schema is agreed."""
+    def problem(self, schema: Schema, keys: Mapping[str, str] = MappingProxyType({})) -> Problem:
+        """The problem that follows from these settings once the schema is agreed.
+
+        `keys` are the marks of those by which real parties choose rows.
+        """
         usual = METRIC_OF_NETWORKS if self.method == "fedex" else USUAL_METRIC
         chosen = self.metric or usual[schema.task]
         if metric(chosen).task != schema.task:
@@ -154,6 +171,7 @@ class Settings(msgspec.Struct, frozen=True):
             holdout=self.held,
             privacy=self.privacy,
             own_spaces=tuple(name for name in names if name in self.spaces),
+            keys=dict(keys),
         )
 
     def _space(self, name: str, schema: Schema) -> Space:

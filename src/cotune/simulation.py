@@ -32,6 +32,7 @@ def simulate(
     state: str | Path | None = None,
     quorum: float = 0.5,
     timeout: float | None = None,
+    smallest_cell: int = 1,
 ) -> Federation:
     """A federation on this machine, for trying methods and for research.
 
@@ -56,6 +57,9 @@ def simulate(
         Where fits run, and where rows and memories lie: see `cotune.federation.local`.
     quorum, timeout
         See `Federation`.
+    smallest_cell
+        A category of fewer rows of a party is "other" there, and a party does not name a class of
+        fewer. Real parties have 5.
 
     Examples
     --------
@@ -66,6 +70,8 @@ def simulate(
     """
     if not isinstance(seed, int) or seed < 0:
         raise UsageError(f"the seed is {seed!r}: give a whole number from 0 on")
+    if not isinstance(smallest_cell, int) or smallest_cell < 1:
+        raise UsageError(f"smallest_cell is {smallest_cell!r}: give a number of rows, 1 or more")
     if target == "target":
         target = _usual_target(data)
     tables = _tables(data, target, parties, split, seed)
@@ -76,6 +82,7 @@ def simulate(
         processes=processes,
         scratch=None if scratch is None else Path(scratch),
         state=None if state is None else Path(state),
+        smallest_cell=smallest_cell,
     )
     origin: dict[str, Any] = {
         "source": _written(data),
@@ -86,6 +93,7 @@ def simulate(
         "processes": processes,
         "quorum": quorum,
         "timeout": timeout,
+        "smallest_cell": smallest_cell,
         "fingerprint": {name: fingerprint(table) for name, table in tables.items()},
     }
     return Federation(engine, quorum=quorum, timeout=timeout, origin=origin)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotune.data.load import check_column, load, usual_target
+from cotune.data.load import check_column, fingerprint, load, usual_target
 from cotune.errors import DataError, FederationError
 from cotune.federation.connection import Connection, reachable
 from cotune.federation.kits import Kit, in_use, open_kit
@@ -21,11 +21,14 @@ from cotune.party.door import DOOR, Ask
 from cotune.party.doubts import announce, doubts
 from cotune.party.examine import examine
 from cotune.party.host import Host
+from cotune.party.key import SMALLEST_CELL, KeyFile
 from cotune.party.policy import Policy
 
 #: In the kit's folder: the record of all that was asked, and what the party remembers of its runs.
 RECORD = "audit.jsonl"
 STATE = "state"
+#: In the state: the keys by which the party chooses rows, one for each data file.
+KEYS = "keys"
 #: Of a cross-validation: a party with fewer rows can take part in none.
 FEWEST_FOLDS = 2
 ALL_ALLOWED = Policy()
@@ -89,17 +92,24 @@ def opened(
     own = open_kit(kit, "site")
     with ExitStack() as stack:
         stack.enter_context(in_use(kit))
-        frame = load(data)
+        rows = load(data)
         for column in drop:
-            check_column(frame, column)
-        frame = frame.drop(columns=list(drop))
+            check_column(rows, column)
+        frame = rows.drop(columns=list(drop))
         target = target or usual_target(data)
         for problem in examine(frame, target, folds=FEWEST_FOLDS).problems:
             raise DataError(f"{data}: {problem}")
         announce(doubts([frame], target, folds=FEWEST_FOLDS))
-        engine = stack.enter_context(
-            closing(LocalEngine({own.name: frame}, target, processes=processes, state=kit / STATE))
+        state = kit / STATE
+        engine = LocalEngine(
+            {own.name: frame},
+            target,
+            processes=processes,
+            state=state,
+            keys={own.name: KeyFile.opened(state / KEYS, fingerprint(rows))},
+            smallest_cell=SMALLEST_CELL,
         )
+        stack.enter_context(closing(engine))
         engine.prepare()
         threading.Thread(target=_compile, name="cotune-compile", daemon=True).start()
         party = engine.party(own.name)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotune.agree import agree
+from cotune.agree import agree_with_keys
 from cotune.assessment import held_out
 from cotune.data.schema import TaskKind
 from cotune.errors import DataError, FederationError, UsageError
@@ -41,6 +41,7 @@ def tune(
     space: Literal["default", "paper"] | Mapping[str, Space | Mapping[str, Any]] = "default",
     fixed: Mapping[str, Mapping[str, Any]] | None = None,
     drop: Iterable[str] = (),
+    classes: Iterable[object] = (),
     weights: Weights = "rows",
     scaling: Scaling = "standard",
     seed: int = 0,
@@ -91,6 +92,9 @@ def tune(
     drop
         Columns that are not to be used. In a simulation a `DataWarning` names those that should
         perhaps not be: identifiers, dates that are text, columns with one value.
+    classes
+        The names of all classes. Parties then confirm that theirs are among them, and none has to
+        list its own: real parties ask for that where a class has fewer than five of their rows.
     weights
         Whether a party counts by its `rows` or all are `equal` in the mean loss.
     scaling
@@ -149,6 +153,7 @@ def tune(
         spaces=own,
         fixed={name: dict(values) for name, values in (fixed or {}).items()},
         drop=(drop,) if isinstance(drop, str) else tuple(drop),
+        classes=(classes,) if isinstance(classes, str) else tuple(map(str, classes)),
         weights=weights,
         scaling=scaling,
         seed=seed,
@@ -236,18 +241,17 @@ def _run_method(
         federation.budget = msgspec.structs.replace(federation.budget, rounds=None)
     resumed = len(federation.journal) > 0
     try:
-        schema = agree(
+        schema, keys = agree_with_keys(
             federation,
             folds=settings.least_rows,
             task=settings.expected_task,
             drop=settings.drop,
-            holdout=settings.held,
-            seed=settings.seed,
+            classes=settings.classes,
         )
         if not resumed:
             folds = settings.least_rows if schema.task == "classification" else 0
             announce(federation.engine.doubts(settings.drop, folds))
-        problem = federation.problem = settings.problem(schema)
+        problem = federation.problem = settings.problem(schema, keys)
         for step in find_method(settings.method)(federation, problem, **options):
             steps.append(step)
             shown.step(step, _trials(steps), problem)

@@ -150,6 +150,21 @@ def test_parties_of_another_version_or_policy_are_named_with_what_to_do(real: Re
         assert "refused: this party tells nothing" in real.run("party", "audit", "west")
 
 
+def test_a_site_sets_one_share_of_its_rows_aside_in_all_runs(real: Real) -> None:
+    """Two runs with neighbouring shares once differed by one patient."""
+    beside = [
+        real.run(*TUNING, "--trials", "1", "--quiet", "--holdout", share, code=4)
+        for share in ("0.20032", "0.20033")
+    ]
+    assert "this party takes shares of its rows in whole percents" in beside[0]
+    assert beside[0].replace("0.20032", "0.20033") == beside[1]
+    assert not failures(tuned(real, "--holdout", "0.2"))
+    with another(real, "west", options=[]):
+        refused = real.run(*TUNING, "--trials", "1", "--quiet", "--holdout", "0.21", code=4)
+        assert "this party sets 0.2 of these rows aside, in every run" in refused
+        assert not failures(tuned(real, "--holdout", "0.2", "--seed", "3"))
+
+
 def test_a_party_with_a_wrong_column_is_refused_with_the_column_named(real: Real) -> None:
     file = real.folder / "west.csv"
     right = file.read_text()

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import cotune
+from cotune.data.load import fingerprint
 from cotune.errors import FederationError, UsageError
 from cotune.federation.connection import Connection
 from cotune.federation.federation import Federation
@@ -25,7 +26,9 @@ from cotune.files import sealed
 from cotune.party.audit import Audit
 from cotune.party.door import DOOR
 from cotune.party.host import Host
+from cotune.party.key import SMALLEST_CELL, KeyFile
 from cotune.party.policy import Policy
+from cotune.site import KEYS, STATE
 from cotune.testing.engine import ENGINE_CHECKS, Make
 from tests.federation.real import Real, free_port, make_rows, unpack, until
 from tests.privacy.agents import ready
@@ -68,9 +71,18 @@ def connected(real: Real) -> Iterator[Federation]:
 @pytest.fixture(scope="module")
 def simulated(real: Real) -> Iterator[Federation]:
     files = {name: pd.read_csv(real.folder / f"{name}.csv") for name in real.sites}
+    keys = {name: kept_key(real.folder / name, files[name]) for name in files}
     files["north"] = files["north"].drop(columns="comment")
-    with cotune.simulate(files, target="outcome", processes=1) as federation:
+    engine = LocalEngine(files, "outcome", processes=1, keys=keys, smallest_cell=SMALLEST_CELL)
+    with Federation(engine) as federation:
         yield federation
+
+
+def kept_key(kit: Path, rows: pd.DataFrame) -> KeyFile:
+    """The key by which a site chooses these rows, as its own process has made it."""
+    path = kit / STATE / KEYS / f"{fingerprint(rows)}.json"
+    assert path.exists()
+    return KeyFile.opened(path.parent, path.stem)
 
 
 METHODS = {
@@ -79,7 +91,10 @@ METHODS = {
         {"learners": ["hgb"], "fixed": {"hgb": {"max_iter": 10}}},
     ),
     "flora": ("flora", {"learners": ["decision_tree"], "few_shot": 4, "train": False}),
-    "flash": ("flash", {"learners": ["decision_tree", "logistic_regression"], "train": False}),
+    "flash": (
+        "flash",
+        {"learners": ["decision_tree", "logistic_regression"], "holdout": 0.2, "train": False},
+    ),
     "privtuna": (
         "privtuna",
         {"learners": ["decision_tree"], "privacy": "encrypted", "train": False},

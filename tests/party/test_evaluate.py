@@ -9,6 +9,7 @@ from scipy.stats import ttest_rel
 from cotune.learners import learner, register_learner
 from cotune.party.evaluate import SIGNIFICANCE, Entrant, Evaluator, clearly_worse
 from cotune.party.fit import RAISED, Job, run_job
+from cotune.party.key import RunKey
 from cotune.party.memory import Memory
 from cotune.party.rows import Rows
 from cotune.party.task import Configuration
@@ -17,7 +18,7 @@ from tests.parts import Counting, Raising, iris, people, problem_of, threads
 
 
 def evaluator_of(tmp_path, frame, problem, memory=None):
-    rows = Rows(tmp_path / "rows", frame, problem)
+    rows = Rows(tmp_path / "rows", frame, problem, RunKey(problem.seed))
     return Evaluator(problem, rows, Workers(threads()), memory or Memory(None))
 
 

@@ -11,6 +11,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from cotune.learners import learner
 from cotune.learners.contract import Learner
 from cotune.party.fit import DIED, NOT_FINITE, RAISED, REFUSED, Job, run_job
+from cotune.party.key import RunKey
 from cotune.party.rows import Rows
 from cotune.party.task import Configuration
 from cotune.party.tasks import REASONS
@@ -33,7 +34,7 @@ FOLDS = 4
 def fitted(tmp_path, frame, chosen, params, others=(), free=(), **settings):
     """The job's result for all folds, on the rows of `frame`."""
     problem = problem_of(frame, *others, **({"folds": FOLDS} | settings))
-    rows = Rows(tmp_path / problem.digest, frame, problem)
+    rows = Rows(tmp_path / problem.digest, frame, problem, RunKey(problem.seed))
     rows.prepare(chosen.features)
     folds = tuple(range(problem.folds))
     return run_job(Job(rows.folder, chosen, Configuration(chosen.name, params), folds, free))
@@ -122,7 +123,7 @@ def test_the_order_of_the_columns_does_not_change_the_losses(tmp_path):
     turned = frame[list(frame)[::-1]]
     one = fitted(tmp_path / "a", frame, learner("logistic_regression"), {})
     problem = problem_of(frame, folds=FOLDS)
-    rows = Rows(tmp_path / "b", turned, problem)
+    rows = Rows(tmp_path / "b", turned, problem, RunKey(problem.seed))
     rows.prepare("dense")
     job = Job(
         rows.folder,
@@ -151,7 +152,7 @@ def test_what_goes_wrong_becomes_a_reason_of_the_closed_list(tmp_path, chosen, p
 
 def test_a_fraction_that_is_none_becomes_a_reason(tmp_path):
     problem = problem_of(iris())
-    rows = Rows(tmp_path / "rows", iris(), problem)
+    rows = Rows(tmp_path / "rows", iris(), problem, RunKey(problem.seed))
     rows.prepare("codes")
     asked = Configuration("decision_tree", {}, float("nan"))
     assert run_job(Job(rows.folder, learner("decision_tree"), asked, (0,))).reason == RAISED

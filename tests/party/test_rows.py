@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotune.errors import DataError
+from cotune.party.key import RunKey
 from cotune.party.rows import Rows, fold_indices, fraction_of, open_rows
 from tests.parts import iris, people, problem_of
 
@@ -19,7 +20,6 @@ class Stated:
 
     task: str = "classification"
     folds: int = 2
-    seed: int = 0
 
 
 labels = st.lists(st.integers(0, 3), min_size=4, max_size=80).map(np.array)
@@ -28,8 +28,8 @@ fractions = st.floats(0.01, 1.0)
 
 @given(labels, fractions, fractions, st.integers(0, 5), st.sampled_from(["classification", "r"]))
 def test_a_smaller_fraction_is_part_of_a_larger_one(y, one, other, seed, task):
-    problem = Stated(task=task, seed=seed)
-    small, large = (fraction_of(y, f, problem) for f in sorted((one, other)))
+    problem = Stated(task=task)
+    small, large = (fraction_of(y, f, problem, RunKey(seed)) for f in sorted((one, other)))
     assert set(small) <= set(large)
     assert len(small) == max(np.ceil(min(one, other) * len(y)), min(len(y), 4))
     assert (np.diff(small) > 0).all()
@@ -37,7 +37,7 @@ def test_a_smaller_fraction_is_part_of_a_larger_one(y, one, other, seed, task):
 
 @given(labels, fractions, st.integers(0, 5))
 def test_a_fraction_has_the_classes_in_proportion(y, fraction, seed):
-    chosen = fraction_of(y, fraction, Stated(seed=seed))
+    chosen = fraction_of(y, fraction, Stated(), RunKey(seed))
     share = len(chosen) / len(y)
     for label in np.unique(y):
         expected = share * (y == label).sum()
@@ -46,13 +46,13 @@ def test_a_fraction_has_the_classes_in_proportion(y, fraction, seed):
 
 def test_another_seed_chooses_other_rows():
     y = np.zeros(50, dtype=int)
-    one, other = (fraction_of(y, 0.5, Stated(seed=seed)).tolist() for seed in (0, 1))
+    one, other = (fraction_of(y, 0.5, Stated(), RunKey(seed)).tolist() for seed in (0, 1))
     assert one != other
 
 
 def test_every_row_is_tested_once_and_never_trained_on_then(tmp_path):
     frame = iris()
-    rows = Rows(tmp_path / "rows", frame, problem_of(frame, folds=4))
+    rows = Rows(tmp_path / "rows", frame, problem_of(frame, folds=4), RunKey(0))
     splits = fold_indices(rows.folder, 1.0)
     assert sorted(np.concatenate([test for _, test in splits])) == list(range(150))
     assert not any(set(train) & set(test) for train, test in splits)
@@ -60,7 +60,7 @@ def test_every_row_is_tested_once_and_never_trained_on_then(tmp_path):
 
 def test_folds_can_be_shuffled_otherwise_and_then_the_same_each_time(tmp_path):
     frame = iris()
-    rows = Rows(tmp_path / "rows", frame, problem_of(frame))
+    rows = Rows(tmp_path / "rows", frame, problem_of(frame), RunKey(0))
 
     def tested(shuffle):
         fold_indices.cache_clear()
@@ -73,15 +73,15 @@ def test_folds_can_be_shuffled_otherwise_and_then_the_same_each_time(tmp_path):
 def test_the_folds_of_a_fraction_lie_within_it(tmp_path):
     frame = iris()
     problem = problem_of(frame)
-    rows = Rows(tmp_path / "rows", frame, problem)
-    chosen = fraction_of(open_rows(rows.folder).y, 0.3, problem)
+    rows = Rows(tmp_path / "rows", frame, problem, RunKey(0))
+    chosen = fraction_of(open_rows(rows.folder).y, 0.3, problem, RunKey(0))
     tested = np.concatenate([test for _, test in fold_indices(rows.folder, 0.3)])
     assert sorted(tested) == chosen.tolist()
 
 
 def test_classes_with_fewer_rows_than_folds_still_give_folds(tmp_path):
     frame = people(6, labels="x").assign(target=list("uvwxyz"))
-    rows = Rows(tmp_path / "rows", frame, problem_of(frame, people(), folds=3))
+    rows = Rows(tmp_path / "rows", frame, problem_of(frame, people(), folds=3), RunKey(0))
     assert len(fold_indices(rows.folder, 1.0)) == 3
 
 
@@ -90,7 +90,7 @@ def test_the_problem_says_whether_rows_are_scaled(tmp_path):
     forms = []
     for scaling in ("standard", "none"):
         problem = problem_of(frame, learners=("logistic_regression",), scaling=scaling)
-        rows = Rows(tmp_path / scaling, frame, problem)
+        rows = Rows(tmp_path / scaling, frame, problem, RunKey(0))
         rows.prepare("dense")
         forms.append(open_rows(rows.folder).features("dense"))
     np.testing.assert_allclose(forms[0].mean(axis=0), 0.0, atol=1e-9)
@@ -104,7 +104,7 @@ def test_columns_in_another_order_give_the_same_rows(tmp_path):
     for form in ("codes", "dense"):
         opened = []
         for number, order in enumerate((list(frame), list(frame)[::-1])):
-            rows = Rows(tmp_path / f"{form}{number}", frame[order], problem)
+            rows = Rows(tmp_path / f"{form}{number}", frame[order], problem, RunKey(0))
             rows.prepare(form)
             opened.append(open_rows(rows.folder).features(form))
         np.testing.assert_array_equal(*opened)
@@ -115,10 +115,10 @@ def test_rows_that_were_refused_are_refused_again(tmp_path):
     stranger = people(labels="xyz")
     for _ in range(2):
         with pytest.raises(DataError, match="class that the schema does not know"):
-            Rows(tmp_path / "rows", stranger, problem)
+            Rows(tmp_path / "rows", stranger, problem, RunKey(0))
 
 
 def test_a_regression_keeps_its_numbers(tmp_path):
     frame = pd.DataFrame({"a": range(10), "target": np.linspace(0, 1, 10)})
-    rows = Rows(tmp_path / "rows", frame, problem_of(frame))
+    rows = Rows(tmp_path / "rows", frame, problem_of(frame), RunKey(0))
     np.testing.assert_array_equal(open_rows(rows.folder).y, frame["target"])

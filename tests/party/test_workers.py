@@ -10,6 +10,7 @@ import pytest
 
 from cotune.learners import learner
 from cotune.party.fit import DIED, Job
+from cotune.party.key import RunKey
 from cotune.party.rows import Rows
 from cotune.party.task import Configuration
 from cotune.party.workers import Cancelled, Workers
@@ -19,7 +20,7 @@ from tests.parts import Exiting, Hanging, OwnLearner, iris, problem_of, threads
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     frame = iris()
-    rows = Rows(tmp_path_factory.mktemp("workers") / "rows", frame, problem_of(frame))
+    rows = Rows(tmp_path_factory.mktemp("workers") / "rows", frame, problem_of(frame), RunKey(0))
     rows.prepare("codes")
     return rows.folder
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Features = Literal["codes", "dense", "tensor"]
 
+#: What a party calls the categories that it does not name, because few of its rows have them.
+OTHER = "other"
 #: Trees take this many categories of a column as categories; rarer ones share the last code.
 MOST_CODES = 255
 #: One-hot columns of a column's most frequent categories; rarer ones have zeros in all.
@@ -39,7 +41,8 @@ def encode(
 def encode_columns(frame: pd.DataFrame, columns: tuple[Column, ...]) -> np.ndarray:
     """Rows as the schema sees them: numbers as they are, categories as codes, missing as NaN.
 
-    A category that no party had when the schema was agreed counts as missing, and so do arrays.
+    A category that no party named when the schema was agreed counts as "other" if some party had
+    such, and else as missing, and so do arrays.
     """
     encoded = np.empty((len(frame), len(columns)))
     for position, column in enumerate(columns):
@@ -50,6 +53,8 @@ def encode_columns(frame: pd.DataFrame, columns: tuple[Column, ...]) -> np.ndarr
             encoded[:, position] = values.to_numpy(dtype=float, na_value=np.nan)
         else:
             codes = _codes(values, column.categories)
+            if OTHER in column.categories:
+                codes[(codes < 0) & values.notna().to_numpy()] = column.categories.index(OTHER)
             encoded[:, position] = np.where(codes < 0, np.nan, codes)
     return encoded
 

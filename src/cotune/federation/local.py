@@ -8,12 +8,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from loky.backend import resource_tracker
@@ -22,6 +23,7 @@ from cotune.errors import FederationError
 from cotune.federation.engine import Engine
 from cotune.federation.wire import Refusal
 from cotune.party.doubts import Doubt, doubts
+from cotune.party.key import KeyFile
 from cotune.party.party import Party
 from cotune.party.workers import Workers
 
@@ -52,6 +54,10 @@ class LocalEngine(Engine):
         with an executor on other machines, a folder that they share with this one.
     state
         Where parties remember their evaluations beyond this process.
+    keys
+        Those of real parties, by which they choose rows; others choose as the run's seed says.
+    smallest_cell
+        What fewer rows of a party have in common it does not name.
     """
 
     pooled = "all-parties-pooled"
@@ -65,6 +71,8 @@ class LocalEngine(Engine):
         processes: int | None = None,
         scratch: Path | None = None,
         state: Path | None = None,
+        keys: Mapping[str, KeyFile] = MappingProxyType({}),
+        smallest_cell: int = 1,
     ) -> None:
         if not tables:
             raise FederationError("a federation needs at least 1 party")
@@ -88,8 +96,11 @@ class LocalEngine(Engine):
             scratch=self._scratch,
             state=state,
             agent=partial(_agent, self._agents, threading.Lock()),
+            smallest_cell=smallest_cell,
         )
-        self._parties = {name: self._start(name, frame) for name, frame in tables.items()}
+        self._parties = {
+            name: self._start(name, frame, key=keys.get(name)) for name, frame in tables.items()
+        }
 
     def parties(self) -> list[str]:
         return sorted(self._tables)
@@ -102,8 +113,8 @@ class LocalEngine(Engine):
         self, messages: Mapping[str, bytes], timeout: float | None
     ) -> dict[str, bytes | Refusal]:
         if self.pooled in messages and self.pooled not in self._parties:
-            rows = pd.concat([self._tables[name] for name in self.parties()], ignore_index=True)
-            self._parties[self.pooled] = self._start(self.pooled, rows)
+            members = [self._parties[name] for name in self.parties()]
+            self._parties[self.pooled] = _Pooled(self.pooled, members, **self._start.keywords)
         turns = {
             name: partial(self._parties[name].perform, message)
             for name, message in messages.items()
@@ -161,6 +172,19 @@ class LocalEngine(Engine):
     def _give_up(self) -> None:
         self._turns.drop()
         self.workers.cancel()
+
+
+class _Pooled(Party):
+    """All parties' rows in one place. What each of them sets aside is set aside here as well."""
+
+    def __init__(self, name: str, members: Sequence[Party], **options: Any) -> None:
+        rows = pd.concat([member.all_rows for member in members], ignore_index=True)
+        super().__init__(name, rows, **options | {"smallest_cell": 1})  # theirs is seen to
+        self._members = members
+
+    def divided(self, problem: Problem) -> tuple[pd.DataFrame, pd.DataFrame]:
+        kept, held = zip(*(member.divided(problem) for member in self._members), strict=True)
+        return pd.concat(kept, ignore_index=True), pd.concat(held, ignore_index=True)
 
 
 #: What a party answered, or the mistake in cotune that kept it from answering.

@@ -77,7 +77,7 @@ class Network:
         `drift` is added to every gradient: SCAFFOLD's c - c_i. With it the mean gradient is
         returned as it was before that and before momentum; that of buffers is 0.
         """
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a step
+        torch.default_generator.manual_seed(seed % 2**63)  # torch.manual_seed takes longer
         set_dropout(self.module, how.dropout)
         self.module.train()
         weights, gradient = self._trained, self._gradient

@@ -23,7 +23,6 @@ from cotune.party.rows import Opened, fold_indices, open_rows
 from cotune.party.score import NotFinite, score
 from cotune.party.task import Configuration
 from cotune.party.tasks import REASONS
-from cotune.problem import Problem
 
 REFUSED, RAISED, NOT_FINITE, DIED = REASONS
 
@@ -92,13 +91,13 @@ def fitted(job: Job) -> tuple[Any, np.ndarray]:
     X = rows.features(job.learner.features)
     with warnings.catch_warnings(), np.errstate(all="ignore"), _one_thread(job.learner.name):
         warnings.simplefilter("ignore")
-        return _fit(job, rows.problem, X, rows.y)
+        return _fit(job, rows, X, rows.y)
 
 
 def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored:
     asked = job.configuration
     train, test = fold_indices(job.folder, asked.fraction, asked.shuffle)[fold]
-    estimator, present = _fit(job, rows.problem, X[train], rows.y[train])
+    estimator, present = _fit(job, rows, X[train], rows.y[train])
 
     def loss(fitted: Any) -> float:
         return score(rows.problem, fitted, present, X[test], rows.y[test])
@@ -106,10 +105,12 @@ def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored:
     return loss(estimator), _free_losses(job, estimator, loss)
 
 
-def _fit(job: Job, problem: Problem, X: np.ndarray, y: np.ndarray) -> tuple[Any, np.ndarray]:
+def _fit(job: Job, rows: Opened, X: np.ndarray, y: np.ndarray) -> tuple[Any, np.ndarray]:
     """The fitted estimator, and the classes that it was fitted on."""
+    problem, params = rows.problem, job.configuration.params
+    seed = rows.key.fit_seed(job.learner.name, params)
     estimator: Any = job.learner.estimator(
-        job.configuration.params, task=problem.task, seed=problem.seed, schema=problem.schema
+        params, task=problem.task, seed=seed, schema=problem.schema
     )
     if problem.task == "regression":
         if job.learner.features == "dense":  # its target is standardised like its columns

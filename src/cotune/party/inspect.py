@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from cotune.data.arrays import chunks, is_array, seen_arrays
-from cotune.data.encode import as_text
+from cotune.data.encode import OTHER, as_text
 from cotune.data.schema import has_classes, is_number
 from cotune.errors import DataError
 from cotune.party.tasks import Description, Inspect, Measure, Measures, Place, SeenColumn
@@ -21,8 +21,42 @@ MOST_CATEGORIES = 1000
 LARGEST_EXPONENT = 1000
 
 
-def describe(frame: pd.DataFrame, target: str, task: Inspect) -> Description:
-    """The party's columns and classes; a `DataError` where it cannot take part."""
+def with_other(frame: pd.DataFrame, target: str, smallest: int) -> pd.DataFrame:
+    """The rows with categories of fewer rows than `smallest` made one, "other".
+
+    Whatever the party does with its rows it does with these, so that such a category is the same
+    everywhere. Columns that look like identifiers stay as they are, to be refused.
+    """
+    if smallest <= 1:
+        return frame
+    return frame.assign(
+        **{
+            name: _merged(frame[name], smallest)
+            for name in frame.columns
+            if name != target and not is_array(frame[name]) and not is_number(frame[name])
+        }
+    )
+
+
+def _merged(column: pd.Series, smallest: int) -> pd.Series:
+    texts = as_text(column)
+    counts = texts.value_counts()
+    rare = counts.index[counts < smallest]
+    if rare.empty or _identifies(len(counts), int(counts.sum())):
+        return column
+    return texts.mask(texts.isin(rare), OTHER)
+
+
+def _identifies(categories: int, present: int) -> bool:
+    """Whether texts of which there are so many look like an identifier or free text."""
+    return categories > MOST_CATEGORIES or categories > max(4, 0.9 * present)
+
+
+def describe(frame: pd.DataFrame, target: str, task: Inspect, smallest: int = 1) -> Description:
+    """The party's columns and classes; a `DataError` where it cannot take part.
+
+    A party that names no class of fewer than `smallest` rows needs the list of them.
+    """
     if target not in frame.columns:
         raise DataError(f"there is no column {target!r} to predict")
     if len(frame) < task.folds:
@@ -52,7 +86,7 @@ def describe(frame: pd.DataFrame, target: str, task: Inspect) -> Description:
         target=target,
         target_is_number=is_number(frame[target]),
         target_place=place(frame[target]) if is_number(frame[target]) else Place(),
-        classes=_classes(frame[target], task),
+        classes=_classes(frame[target], task, smallest),
     )
 
 
@@ -66,7 +100,7 @@ def _see(column: pd.Series) -> SeenColumn:
     if is_number(column):
         return SeenColumn(name, "numeric", place(column))
     categories = sorted(as_text(column).dropna().unique())
-    if len(categories) > MOST_CATEGORIES or len(categories) > max(4, 0.9 * column.count()):
+    if _identifies(len(categories), column.count()):
         raise DataError(
             f"column {name!r} has {len(categories)} different texts in {len(column)} rows, like "
             f"an identifier: drop it (--drop {name}) or make it a number"
@@ -74,7 +108,14 @@ def _see(column: pd.Series) -> SeenColumn:
     return SeenColumn(name, "categorical", categories=tuple(categories))
 
 
-def _classes(target: pd.Series, task: Inspect) -> tuple[str, ...] | None:
+def _classes(target: pd.Series, task: Inspect, smallest: int) -> tuple[str, ...] | None:
+    if task.classes:
+        if not set(as_text(target)).issubset(task.classes):
+            raise DataError(
+                f"the target {target.name!r} has a class here that the list of classes lacks: "
+                "complete it (--classes)"
+            )
+        return task.classes
     if task.task == "regression":
         if not is_number(target):
             raise DataError(f"the target {target.name!r} holds text: regression needs numbers")
@@ -86,6 +127,12 @@ def _classes(target: pd.Series, task: Inspect) -> tuple[str, ...] | None:
         raise DataError(
             f"the target {target.name!r} has {len(classes)} different values: too many classes "
             "to predict; a number can be predicted as a regression (--task regression)"
+        )
+    if as_text(target).value_counts().min() < smallest:
+        numbers = ", or that it is a quantity (--task regression)" if is_number(target) else ""
+        raise DataError(
+            f"the target {target.name!r} has a class of fewer than {smallest} rows here, which "
+            f"this party does not name: say which classes there are (--classes a,b,c){numbers}"
         )
     return classes
 

@@ -34,6 +34,8 @@ from cotune.federation.wire import (
 from cotune.files import make_folder, write
 from cotune.learners import available, learner_names
 from cotune.party.evaluate import Entrant, Evaluation, Evaluator
+from cotune.party.inspect import with_other
+from cotune.party.key import Key, KeyFile, RowsRefused, RunKey
 from cotune.party.keys import Keys, NoKeys
 from cotune.party.memory import Memory
 from cotune.party.policy import RANK, harmless
@@ -78,6 +80,11 @@ class Party:
         A folder that outlives the process, where the party remembers its evaluations.
     agent
         Gives the key agent, which is started when the party is first asked for an encrypted sum.
+    key
+        A real party's key, by which it chooses rows. Without one that follows from the run's seed.
+    smallest_cell
+        A category of fewer of its rows is the category "other" here, and the party names no class
+        of fewer.
     """
 
     def __init__(
@@ -90,14 +97,17 @@ class Party:
         scratch: Path,
         state: Path | None = None,
         agent: Callable[[], Agent] | None = None,
+        key: KeyFile | None = None,
+        smallest_cell: int = 1,
     ) -> None:
         self.name = name
         self.keys = Keys(name, agent or _no_agent)
-        self._all_rows = frame
-        self.frame = frame  # the rows to learn from
-        self.held_out = frame.iloc[:0]
-        self._set_aside = 0.0, 0
+        self.all_rows = with_other(frame, target, smallest_cell)
+        self.frame = self.all_rows  # the rows to learn from
+        self.held_out = self.frame.iloc[:0]
         self.target = target
+        self.smallest_cell = smallest_cell
+        self._key_file = key
         self._workers = workers
         self._scratch = scratch
         self._state = state
@@ -130,6 +140,8 @@ class Party:
                 return encode(self._answer(decode_request(message), given_up))
             except Refuse as refused:
                 return encode(Refusal(refused.code, str(refused)))
+            except RowsRefused as error:
+                return encode(Refusal("refused", str(error)))
             except NoKeys as error:
                 return encode(Refusal("no_keys", str(error)))
             except DataError as error:
@@ -145,11 +157,22 @@ class Party:
                 log.exception("party %s could not perform a task", self.name)
                 return encode(Refusal("internal", "the party failed; its own log says why"))
 
-    def set_aside(self, share: float, seed: int) -> None:
-        """Hold rows out, before anything is learnt from any: the same for the same seed."""
-        if self._set_aside != (share, seed):
-            self.frame, self.held_out = set_aside(self._all_rows, self.target, share, seed)
-            self._set_aside = share, seed
+    @property
+    def key(self) -> Key:
+        """By which the party chooses rows: nothing else decides which."""
+        return RunKey(self.problem.seed) if self._key_file is None else self._key_file.key
+
+    @property
+    def mark(self) -> str:
+        """Names the key of a real party."""
+        return "" if self._key_file is None else self._key_file.key.mark
+
+    def divided(self, problem: Problem) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The rows to learn from, and those that are set aside before anything is learnt."""
+        if self._key_file is None:
+            return set_aside(self.all_rows, self.target, problem.holdout, RunKey(problem.seed))
+        share = self._key_file.set_aside(problem.holdout)
+        return set_aside(self.all_rows, self.target, share, self._key_file.key)
 
     def arrays(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
         """The rows to learn from, encoded by the schema, and the target; not to be changed."""
@@ -165,7 +188,7 @@ class Party:
     def held_folder(self, features: Features) -> Path:
         """Like `folder`, for the rows that are set aside."""
         assert self._rows is not None
-        rows = Rows(self._rows.folder / "held", self.held_out, self.problem)
+        rows = Rows(self._rows.folder / "held", self.held_out, self.problem, self.key)
         rows.prepare(features)
         return rows.folder
 
@@ -211,8 +234,15 @@ class Party:
     def race(self, entrants: Sequence[Entrant]) -> list[Evaluation]:
         """Judge configurations, those that have an incumbent only until they are clearly worse."""
         assert self._evaluator is not None
+        if len(self.frame) < self.problem.folds:
+            raise DataError(
+                f"{len(self.frame)} rows to learn from are fewer than the {self.problem.folds} "
+                "folds: use fewer folds or a smaller holdout, or leave this party out"
+            )
         for name in {entrant.configuration.learner for entrant in entrants}:
             self.require(name)
+        for fraction in {entrant.configuration.fraction for entrant in entrants}:
+            self.key.check(fraction, "fraction")
         if not self._may_fit and self._evaluator.must_fit(entrants):
             raise Refuse("unknown", "the party does not remember what it was asked to build on")
         evaluations = self._evaluator.race(entrants)
@@ -336,10 +366,16 @@ class Party:
         if problem is None or problem.digest != request.problem:
             raise Refuse("no_problem", "the party has not been told the problem of this run")
         self._evaluator = None  # should it be interrupted on the way
-        self.set_aside(problem.holdout, problem.seed)
-        self._rows = Rows(self._scratch / self.name / request.problem, self.frame, problem)
-        memory = self._state / self.name / f"{request.run}.jsonl" if self._state else None
+        if problem.keys.get(self.name, self.mark) != self.mark:
+            raise RowsRefused(
+                "the key by which this party chose its rows when the run was begun is not the one "
+                "it has now (its state folder was lost, or its data changed): start a new run"
+            )
+        self.frame, self.held_out = self.divided(problem)
         self._problem, self._run = problem, request.run
+        folder = self._scratch / self.name / request.problem
+        self._rows = Rows(folder, self.frame, problem, self.key)
+        memory = self._state / self.name / f"{request.run}.jsonl" if self._state else None
         self._searched = {}
         self._summed = None
         self.surrogates = {}

@@ -27,8 +27,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The only ones that may be tuned and trained; empty is all that are installed. Training may
         ask for sums that name no learner, so this keeps out mistakes rather than malice.
     at_least
-        How private sums must be. With `masked` or `encrypted` the party tells nothing of its own
-        in the clear but its columns (the task `inspect`) and what keys are agreed by.
+        How private sums must be. With `masked` or `encrypted` the party discloses nothing of its
+        own in the clear but its columns (the task `inspect`: names, kinds, common categories,
+        rough ranges) and what keys are agreed by.
     refused
         Names of tasks that it does not perform.
     fewest

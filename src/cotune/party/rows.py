@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from sklearn.model_selection import KFold, StratifiedKFold
 
 from cotune.data.encode import Features, as_text, encode, encode_target
 from cotune.data.schema import has_classes
-from cotune.problem import Problem, seed_of
+from cotune.party.key import Key, random_state
+from cotune.problem import Problem
 
 
 class Rows:
     """Where a party's encoded rows lie. A path is all that a worker is sent, never the rows."""
 
-    def __init__(self, folder: Path, frame: pd.DataFrame, problem: Problem) -> None:
+    def __init__(self, folder: Path, frame: pd.DataFrame, problem: Problem, key: Key) -> None:
         self.folder = folder
         self._frame = frame
         self._schema = problem.schema
@@ -26,7 +28,7 @@ class Rows:
         if not (folder / "y.npy").exists():
             y = encode_target(frame, problem.schema)  # may refuse: then there is no folder
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "problem.msgpack").write_bytes(msgspec.msgpack.encode(problem))
+            (folder / "problem.msgpack").write_bytes(msgspec.msgpack.encode((problem, key)))
             _save(folder / "y.npy", y)
 
     def prepare(self, features: Features) -> None:
@@ -49,8 +51,8 @@ class Opened:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.problem = msgspec.msgpack.decode(
-            (folder / "problem.msgpack").read_bytes(), type=Problem
+        self.problem, self.key = msgspec.msgpack.decode(
+            (folder / "problem.msgpack").read_bytes(), type=tuple[Problem, Key]
         )
         self.y = np.asarray(np.load(folder / "y.npy", mmap_mode="r"))
 
@@ -69,19 +71,18 @@ def fold_indices(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Training and test positions of every fold, over the fraction's rows; the same each time."""
     rows = open_rows(folder)
-    seed, folds = rows.problem.seed, rows.problem.folds
-    if shuffle:
-        seed = seed_of(seed, "folds", shuffle)
-    chosen = fraction_of(rows.y, fraction, rows.problem)
-    kind = StratifiedKFold if rows.problem.task == "classification" else KFold
-    splitter = kind(folds, shuffle=True, random_state=seed)
+    folds, classes = rows.problem.folds, rows.problem.task == "classification"
+    chosen = fraction_of(rows.y, fraction, rows.problem, rows.key)
+    purpose = ("folds", shuffle) if shuffle else ()
+    seed = rows.key.seed(*purpose, within=("folds", folds, len(chosen), len(rows.y), classes))
     labels = rows.y[chosen]
-    if rows.problem.task == "classification" and np.bincount(labels).max() < folds:
-        splitter = KFold(folds, shuffle=True, random_state=seed)
+    stratified = classes and np.bincount(labels).max() >= folds
+    kind = StratifiedKFold if stratified else KFold
+    splitter = kind(folds, shuffle=True, random_state=random_state(seed))
     return [(chosen[train], chosen[test]) for train, test in splitter.split(chosen, labels)]
 
 
-def fraction_of(y: np.ndarray, fraction: float, problem: Problem) -> np.ndarray:
+def fraction_of(y: np.ndarray, fraction: float, problem: Problem, key: Key) -> np.ndarray:
     """Positions of a stratified fraction of the rows. A smaller fraction is part of a larger one.
 
     They are the beginning of one order of all rows.
@@ -89,26 +90,43 @@ def fraction_of(y: np.ndarray, fraction: float, problem: Problem) -> np.ndarray:
     if fraction >= 1.0:
         return np.arange(len(y))
     labels = y if problem.task == "classification" else None
-    order = _proportioned(len(y), labels, seed_of(problem.seed, "fraction"))
+    # The run says what is predicted: other strata must not shift a few rows of the same order.
+    strata = "" if labels is None else hashlib.blake2b(labels.tobytes()).hexdigest()
+    order = _proportioned(len(y), labels, key.seed("fraction", within=(len(y), strata)))
     wanted = max(int(np.ceil(fraction * len(y))), min(len(y), 2 * problem.folds))
-    return np.sort(order[:wanted])
+    return np.sort(order[: len(y) - key.left_out(len(y), len(y) - wanted)])
 
 
 def set_aside(
-    frame: pd.DataFrame, target: str, share: float, seed: int
+    frame: pd.DataFrame, target: str, share: float, key: Key
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows to learn from, and the share that is held out, with the classes in proportion."""
     if share <= 0.0:
         return frame, frame.iloc[:0]
+    rows = len(frame)
     classes = target in frame.columns and has_classes(frame[target])
     labels = pd.factorize(as_text(frame[target]))[0] if classes else None
-    order = _proportioned(len(frame), labels, seed_of(seed, "holdout"))
-    held, kept = np.split(order, [min(max(1, round(share * len(frame))), len(frame) - 1)])
+    order = _proportioned(rows, labels, key.seed("holdout", within=target))
+    left = key.left_out(rows, held_back(rows, share))
+    held, kept = np.split(order, [left])
     if labels is not None:  # of every class at least one row is learnt from
         firsts = held[np.unique(labels[held], return_index=True)[1]]
         lonely = firsts[~np.isin(labels[firsts], labels[kept])]
         held, kept = held[~np.isin(held, lonely)], np.append(kept, lonely)
-    return frame.iloc[np.sort(kept)], frame.iloc[np.sort(held)]
+    held, rest = np.split(held, [len(held) - len(held) % key.cell])
+    return frame.iloc[np.sort(np.append(kept, rest))], frame.iloc[np.sort(held)]
+
+
+def validated(rows: int, share: float, key: Key) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the rows that a network is trained on, and of those that it is judged by."""
+    order = np.random.default_rng(key.seed("validation", within=rows)).permutation(rows)
+    held, train = np.split(order, [key.left_out(rows, held_back(rows, share))])
+    return train, held if len(held) else train
+
+
+def held_back(rows: int, share: float) -> int:
+    """How many rows a share of them is: one at least, never all."""
+    return min(max(1, round(share * rows)), rows - 1)
 
 
 def _proportioned(rows: int, labels: np.ndarray | None, seed: int) -> np.ndarray:

@@ -54,7 +54,10 @@ class SeenColumn(msgspec.Struct, frozen=True):
 
 
 class Description(Reply, frozen=True):
-    """A party's columns and target. `classes` is None for a target with too many values."""
+    """A party's columns and target. `classes` is None for a target with too many values.
+
+    `key` is the mark of a real party's key, by which it chooses rows.
+    """
 
     dropped: tuple[str, ...]
     columns: tuple[SeenColumn, ...]
@@ -62,15 +65,21 @@ class Description(Reply, frozen=True):
     target_is_number: bool
     target_place: Place
     classes: tuple[str, ...] | None
+    key: Annotated[str, msgspec.Meta(max_length=16)] = ""
 
 
 class Inspect(Task, frozen=True):
-    """Describe the columns, so that the parties can agree on a schema."""
+    """Describe the columns of all rows, so that the parties can agree on a schema.
+
+    With `classes` a party confirms that its own are among these, and lists none.
+    """
 
     discloses = (
-        "the names and kinds of its columns, the categories and classes it has, and roughly where "
-        "the values of each numeric column lie (width and centre, rounded to a power of two); of "
-        "arrays their shape and where their numbers lie"
+        "the names and kinds of its columns, the categories it has (a real party: those of five of "
+        'its rows or more, all others as "other"), the classes it has (unless the run lists them), '
+        "and roughly where the values of each numeric column lie (width and centre, rounded to a "
+        "power of two); of arrays their shape and where their numbers lie; and a mark that is "
+        "another if the key changes by which it chooses rows"
     )
     reply = Description
     instead = ""  # without names and kinds there is nothing to agree on; the report says it
@@ -79,15 +88,13 @@ class Inspect(Task, frozen=True):
     folds: int
     task: TaskKind | None = None
     drop: tuple[str, ...] = ()
-    #: The share of the rows that is set aside, here and in all that follows, and its seed.
-    holdout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
-    seed: int = 0
+    classes: tuple[str, ...] = ()
 
     def perform(self, party: Party) -> Description:
         from cotune.party.inspect import describe
 
-        party.set_aside(self.holdout, self.seed)
-        return describe(party.frame, party.target, self)
+        seen = describe(party.all_rows, party.target, self, party.smallest_cell)
+        return msgspec.structs.replace(seen, key=party.mark)
 
 
 class Measures(Reply, frozen=True):
@@ -99,7 +106,7 @@ class Measures(Reply, frozen=True):
 
 
 class Measure(Task, frozen=True):
-    """Add up what standardisation needs: counts, sums and sums of squares.
+    """Add up what standardisation needs, over all rows: counts, sums and sums of squares.
 
     Values are taken from the column's common centre and divided by its common width, so that all
     lie in [-1, 1] and squares keep their precision however far from 0 they are. A row's array
@@ -116,8 +123,6 @@ class Measure(Task, frozen=True):
     draft: Schema
     places: tuple[Place, ...]
     target_place: Place
-    holdout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
-    seed: int = 0
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         numeric = sum(column.has_amounts for column in self.draft.columns)
@@ -134,8 +139,7 @@ class Measure(Task, frozen=True):
     def perform(self, party: Party) -> Measures:
         from cotune.party.inspect import measure
 
-        party.set_aside(self.holdout, self.seed)
-        return measure(party.frame, self)
+        return measure(party.all_rows, self)
 
 
 class Evaluations(Reply, frozen=True):

@@ -8,7 +8,8 @@ import pytest
 
 from cotune.errors import Malformed
 from cotune.federation.wire import Refusal, Summand
-from cotune.party.train.network import Arms, Improve, Judge, judged_by
+from cotune.party.rows import held_back
+from cotune.party.train.network import Arms, Improve, Judge
 from cotune.training.rounds import fresh
 from tests.parts import ask, iris, party_of, problem_of
 
@@ -40,7 +41,7 @@ def told(party, task, problem, round=1):
 def test_the_loss_stands_at_the_arm_that_was_drawn(problem, tmp_path):
     arms = Arms((WILD, GOOD), ((0.0, 1.0),))
     sums = told(party_of(iris(), tmp_path), improve(problem, arms), problem)
-    held = judged_by(120, 0.1)
+    held = held_back(120, 0.1)
     np.testing.assert_array_equal(sums["rows"], [0.0, held])
     assert sums["losses"][0] == 0.0
     assert 0 <= sums["losses"][1] <= held
@@ -116,7 +117,7 @@ def test_option_two_of_the_control_variates(momentum, problem, tmp_path):
     changes, make that sum a factor.
     """
     common = np.full_like(weights_of(problem), 0.01)
-    held = judged_by(120, 0.1)
+    held = held_back(120, 0.1)
     arm = {"lr": 1e-4, "momentum": momentum, "epochs": 4, "batch_size": 120}
     task = improve(problem, Arms((arm,), ((1.0,),)), control=common.tobytes())
     sums = told(party_of(iris(), tmp_path), task, problem)
@@ -132,7 +133,7 @@ def test_without_momentum_the_control_is_what_the_distance_says(problem, tmp_pat
     common = np.full_like(weights_of(problem), 0.01)
     task = improve(problem, Arms((GOOD,), ((1.0,),)), control=common.tobytes())
     sums = told(party_of(iris(), tmp_path), task, problem)
-    steps = 3 * -(-(120 - judged_by(120, 0.1)) // 16)
+    steps = 3 * -(-(120 - held_back(120, 0.1)) // 16)
     weight = sums["own"][0]
     expected = -common - sums["update"] / weight / (steps * 0.1)
     np.testing.assert_allclose(sums["control"] / weight, expected, atol=1e-6)
@@ -196,7 +197,7 @@ def test_a_party_without_the_network_says_so(problem, tmp_path):
 
 @pytest.mark.parametrize(("rows", "held"), [(1, 0), (2, 1), (10, 1), (100, 10)])
 def test_rows_are_held_back_unless_there_is_only_one(rows, held):
-    assert judged_by(rows, 0.1) == held
+    assert held_back(rows, 0.1) == held
 
 
 @pytest.mark.parametrize("label", ["../out", "/etc/x", "a/b", "x" * 65])

@@ -89,8 +89,8 @@ class Epochs(Task, frozen=True):
 
 def epochs(folder: Path, learner: Learner, task: Epochs) -> tuple[dict[str, np.ndarray], float]:
     """The reply, and the CPU seconds it took. Runs on a worker."""
+    from cotune.party.key import random_state
     from cotune.party.rows import open_rows
-    from cotune.problem import seed_of
 
     began = time.thread_time()
     rows = open_rows(folder)
@@ -108,7 +108,7 @@ def epochs(folder: Path, learner: Learner, task: Epochs) -> tuple[dict[str, np.n
         warnings.simplefilter("ignore")
         for epoch in range(task.epochs):
             # `partial_fit` begins its random numbers anew each time
-            network.random_state = seed_of(rows.problem.seed, "epoch", task.round, epoch)
+            network.random_state = random_state(rows.key.seed("epoch", task.round, epoch))
             network.partial_fit(X[train], y[train])
     told["weights"] = flat(network) if task.epochs else np.empty(0)
     return told, time.thread_time() - began
@@ -171,7 +171,7 @@ def _held_back(rows: Opened, network: Any) -> tuple[np.ndarray, np.ndarray]:
     everything = np.arange(len(rows.y))
     if not network.early_stopping:
         return everything, everything
-    train = fraction_of(rows.y, 1.0 - network.validation_fraction, rows.problem)
+    train = fraction_of(rows.y, 1.0 - network.validation_fraction, rows.problem, rows.key)
     held = np.setdiff1d(everything, train)
     return train, held if len(held) else everything
 

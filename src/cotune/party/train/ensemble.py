@@ -124,8 +124,9 @@ def fit_own(folder: Path, learner: Learner, configuration: Configuration) -> Sen
     began = time.thread_time()
     rows = open_rows(folder)
     X, schema = rows.features(learner.features), rows.problem.schema
+    seed = rows.key.fit_seed(learner.name, configuration.params)
     estimator: Any = learner.estimator(
-        configuration.params, task=schema.task, seed=rows.problem.seed, schema=schema
+        configuration.params, task=schema.task, seed=seed, schema=schema
     )
     y, present = rows.y, np.empty(0, dtype=int)
     if schema.task == "classification":

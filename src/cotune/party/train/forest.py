@@ -77,16 +77,15 @@ class GrowTrees(Task, frozen=True):
 
     def perform(self, party: Party) -> GrownTrees:
         from cotune.learners import learner
-        from cotune.problem import seed_of
 
         count = self.trees.get(party.name, 0)
         if count == 0:
             return GrownTrees((), ())
         party.require(self.configuration.learner)
         chosen = learner(self.configuration.learner)
-        seed = seed_of(party.problem.seed, "forest", party.name, self.batch)
+        seed = party.key.seed("forest", party.name, self.batch, within=self.configuration.params)
         grown, seconds = party.compute(
-            grow, party.folder(chosen.features), chosen, self.configuration, count, seed
+            grow, party.folder(chosen.features), chosen, self.configuration, count, seed % 2**32
         )
         party.bill(1, seconds)
         return grown

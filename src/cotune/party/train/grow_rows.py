@@ -21,7 +21,6 @@ from cotune.party.train.grow import (
     trees_per_round,
 )
 from cotune.party.train.grow_nodes import CHANNELS, Columns, Nodes
-from cotune.problem import seed_of
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
@@ -80,7 +79,7 @@ class Growing:
         self._start = start
         self._schema = schema
         self._y = y
-        self._seed = seed_of(party.problem.seed, "rows", party.name)
+        self._key = party.key.part("rows", party.name)
         self._codes = start.bins.of(X).T
         self._raw = np.repeat(np.array(start.base)[:, None], len(y), axis=1)
         self._everyone = np.arange(len(y), dtype=np.uint32)
@@ -165,8 +164,7 @@ class Growing:
         """The roots of the next trees, and what is added up in them."""
         rows, start = self._everyone, self._start
         if start.share < 1.0:
-            seed = seed_of(self._seed, self._round // start.every)
-            rows = rows[np.random.default_rng(seed).random(len(rows)) < start.share]
+            rows = rows[self._key.drawn(len(rows), start.share, self._round // start.every)]
         self._drawn = rows
         self._nodes = self._rooted(rows, len(self._raw))
         self._splits: list[Split] = []

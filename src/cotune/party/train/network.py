@@ -15,6 +15,7 @@ import numpy as np
 from cotune.errors import Malformed
 from cotune.files import make_folder, private
 from cotune.networks.parts import FARTHEST
+from cotune.party.rows import held_back, validated
 from cotune.party.task import RESOLUTION, Label, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
@@ -162,16 +163,17 @@ class Improve(Task, frozen=True):
         """Training rows, as in equation 11."""
         if party.problem.weights == "equal":
             return 1.0
-        return float(len(party.frame) - judged_by(len(party.frame), self.validation))
+        rows = len(party.frame)
+        return float(rows - party.key.left_out(rows, held_back(rows, self.validation)))
 
     def perform(self, party: Party) -> Improvement:
         from cotune import learners
-        from cotune.problem import seed_of
 
         party.require(self.learner)
+        party.key.check(self.validation, "validation")
         learner = learners.learner(self.learner)
         self.arms.check()
-        seed = seed_of(party.problem.seed, "improve", self.label, self.round, party.name)
+        seed = party.key.seed("improve", self.label, self.round, party.name)
         folder, keep = party.folder("tensor"), party.kept(f"network-{self.label}")
         told: Improvement
         told, seconds = party.compute(alone, improve, folder, learner, self, seed, keep)
@@ -228,6 +230,7 @@ class Judge(Task, frozen=True):
         from cotune import learners
 
         party.require(self.learner)
+        party.key.check(self.validation, "validation")
         learner = learners.learner(self.learner)
         self.arms.check()
         if not len(party.held_out):
@@ -291,13 +294,12 @@ def judge(
 ) -> tuple[Judgement, float]:
     """Losses of the common and of the fine-tuned weights; runs on a worker."""
     from cotune.networks.parts import Local
-    from cotune.problem import seed_of
 
     began = time.thread_time()
     client, aside = _client(folder), _client(held)
     network = _network(learner, task.params, client.problem, task.weights)
     common, rows = aside.judged(network, aside.X, aside.y)
-    seed = seed_of(client.problem.seed, "judge", task.label, task.round, party)
+    seed = client.key.seed("judge", task.label, task.round, party)
     rng = np.random.default_rng(seed)
     drawn = task.arms.mode if task.by == "mode" else task.arms.draw(rng)
     how = Local.of(task.params | task.arms.configuration(drawn))
@@ -309,11 +311,6 @@ def judge(
     return Judgement([common], [own], [rows]), time.thread_time() - began
 
 
-def judged_by(rows: int, share: float) -> int:
-    """How many of a client's rows are not trained on; none if it has only one."""
-    return min(max(1, round(share * rows)), rows - 1)
-
-
 class _Client:
     """A client's rows in a worker's memory, as networks take them."""
 
@@ -322,19 +319,15 @@ class _Client:
         from cotune.party.rows import open_rows
 
         rows = open_rows(folder)
-        self.problem, self.X, self.y = rows.problem, as_tensor(rows.features("tensor")), rows.y
+        self.problem, self.key = rows.problem, rows.key
+        self.X, self.y = as_tensor(rows.features("tensor")), rows.y
         self.worst = self.problem.metric.worst(self.problem.schema)
         self._split: Any = None
 
     def split(self, share: float) -> tuple[Any, np.ndarray, tuple[Any, np.ndarray]]:
         """Rows and targets to train on, and those to be judged by; the same in every round."""
-        from cotune.problem import seed_of
-
         if self._split is None or self._split[0] != share:
-            rng = np.random.default_rng(seed_of(self.problem.seed, "validation"))
-            order = rng.permutation(len(self.y))
-            held, train = np.split(order, [judged_by(len(self.y), share)])
-            held = held if len(held) else train
+            train, held = validated(len(self.y), share, self.key)
             judged = self.X[held], self.y[held]
             self._split = share, self.X[train], self.y[train], judged
         _, X, y, judged = self._split
