@@ -249,7 +249,7 @@ class Journal:
     def _plain_errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:  # a damaged schema is quoted as it is
             # the lower byte; Python's own errors have none
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_DISK:
                 folder = self._path.parent if self._path else ""
