@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 import threading
 import time
@@ -14,8 +13,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal
 
-from loky.backend import resource_tracker
-
 import cotune
 from cotune.errors import FederationError, Malformed
 from cotune.federation.wire import Refusal, Request, decode_request, encode, refusal_of
@@ -23,12 +20,13 @@ from cotune.party.audit import Audit, Entry, entry_of
 from cotune.party.door import Ask, Told, heard, tell
 from cotune.party.party import Party
 from cotune.party.policy import Policy
+from cotune.party.scratch import LONGEST_NAME, private_folder, remove
 from cotune.party.workers import Workers
 
 log = logging.getLogger(__name__)
 
 #: The longest path that a socket's address may have on all systems is 103 bytes.
-LONGEST_FOLDER = 80
+LONGEST_FOLDER = 103 - len("/") - LONGEST_NAME - len("/door")
 #: Connections that wait to be accepted, at most.
 BACKLOG = 64
 #: Seconds that a client may take to say what it wants.
@@ -132,7 +130,7 @@ class Host:
 
     def start(self) -> None:
         """Open the door."""
-        self._folder = _private_folder()
+        self._folder = _door_folder()
         self._listener = Listener(self.address, family="AF_UNIX", backlog=BACKLOG)
         self._accepting = threading.Thread(target=self._accept, name="cotune-door", daemon=True)
         self._accepting.start()
@@ -155,8 +153,7 @@ class Host:
                 self._accepting.join()
             self._listener.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            resource_tracker.unregister(str(self._folder), "folder")
+            remove(self._folder)
         with self._changed:
             self._give_up()
             self._changed.wait_for(lambda: not self._performing, CLOSING)
@@ -356,16 +353,14 @@ class Host:
                 tell(connection, self.answer(ask))
 
 
-def _private_folder() -> Path:
-    """For this user alone, with a path short enough for a socket; gone even after a kill."""
+def _door_folder() -> Path:
+    """With a path short enough for a socket."""
     usual = tempfile.gettempdir()
     parent = usual if len(usual.encode()) <= LONGEST_FOLDER else "/tmp"
     try:
-        folder = Path(tempfile.mkdtemp(prefix="cotune-", dir=parent))
+        return private_folder(Path(parent))
     except OSError as error:
         raise FederationError(
             f"no folder for the party's socket can be made in {parent} ({error.strerror}): give "
             "another with TMPDIR"
         ) from error
-    resource_tracker.register(str(folder), "folder")
-    return folder
