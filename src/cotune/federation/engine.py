@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from cotune.federation.wire import Refusal
+from cotune.party.task import MOST_UNKNOWN
 
 
 class Engine(ABC):
@@ -20,6 +21,8 @@ class Engine(ABC):
     remark: str = ""
     #: Whether the parties have rows, so that a model can be trained.
     has_rows: bool = True
+    #: Bytes of a reply to the next call, at most: longer ones are refused, and need not be read.
+    longest_reply: int = MOST_UNKNOWN
 
     @abstractmethod
     def parties(self) -> list[str]:

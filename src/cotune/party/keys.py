@@ -206,6 +206,9 @@ class OfKeys(Task, frozen=True):
     instead = ""
     needs_problem = False
 
+    def most_bytes(self, problem: Any) -> int:
+        return 64
+
 
 class PublicKey(Reply, frozen=True):
     key: bytes
@@ -261,6 +264,9 @@ class Reveal(OfKeys, frozen=True):
     number: int
     gone: tuple[str, ...]
 
+    def most_bytes(self, problem: Any) -> int:
+        return 64 + sum(len(name.encode()) + 64 for name in self.gone)
+
     def perform(self, party: Party) -> Streams:
         return Streams(party.keys.reveal(self.session, self.number, self.gone))
 
@@ -273,6 +279,11 @@ class Sealed(Reply, frozen=True):
     """What the key agent made: keys and ciphertexts, sealed by it."""
 
     made: tuple[bytes, ...]
+
+
+#: Bytes of a public key, a ciphertext or a decryption share, and of a part of an evaluation key,
+#: at most: they have 0.4 to 3.7 and 7 to 9.5 million in the schemes of `agent.schemes`.
+MOST_CIPHERTEXT, MOST_SWITCH = 4_000_000, 12_000_000
 
 
 def _check_one(reply: Sealed) -> None:
@@ -290,6 +301,9 @@ class Deal(OfKeys, frozen=True):
     scheme: agent.Scheme
     lead: bytes | None = None
 
+    def most_bytes(self, problem: Any) -> int:
+        return MOST_CIPHERTEXT
+
     def perform(self, party: Party) -> Sealed:
         return Sealed(party.keys.deal(self.session, self.scheme, self.lead))
 
@@ -305,6 +319,9 @@ class Switch(OfKeys, frozen=True):
 
     session: Label
     lead: bytes | None = None
+
+    def most_bytes(self, problem: Any) -> int:
+        return MOST_SWITCH
 
     def perform(self, party: Party) -> Sealed:
         made = party.keys.ask(agent.Switch(**party.keys.holder(self.session), lead=self.lead))
@@ -322,6 +339,9 @@ class Relinearise(OfKeys, frozen=True):
 
     session: Label
     joined: bytes
+
+    def most_bytes(self, problem: Any) -> int:
+        return MOST_SWITCH
 
     def perform(self, party: Party) -> Sealed:
         made = party.keys.ask(
@@ -363,6 +383,9 @@ class Refresh(OfKeys, frozen=True):
     asked: tuple[bytes, ...]
     common: tuple[bytes, ...]
 
+    def most_bytes(self, problem: Any) -> int:
+        return 64 + 2 * len(self.asked) * MOST_CIPHERTEXT
+
     def perform(self, party: Party) -> Sealed:
         made = party.keys.ask(
             agent.Refresh(**party.keys.holder(self.session), asked=self.asked, common=self.common)
@@ -381,6 +404,9 @@ class Decrypt(OfKeys, frozen=True):
 
     session: Label
     ciphertexts: tuple[bytes, ...]
+
+    def most_bytes(self, problem: Any) -> int:
+        return 64 + len(self.ciphertexts) * MOST_CIPHERTEXT
 
     def perform(self, party: Party) -> Sealed:
         made = party.keys.ask(

@@ -22,6 +22,11 @@ Label = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 #: totals then do not depend on the order of the parties, nor on how they were added up.
 RESOLUTION = 2.0**-30
 
+#: Bytes of a reply of which nothing better is known, at most.
+MOST_UNKNOWN = 64 * 2**20
+#: Bytes that a reply may have beside what its task asked for: names of fields, or a refusal.
+FRAME = 4096
+
 
 class Term(msgspec.Struct, frozen=True):
     """One vector of a sum: how long, within which bounds, to which resolution, weighted or not.
@@ -112,6 +117,11 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     def most_bytes(self, problem: Problem | None) -> int:
         """An upper bound of the size of one party's reply, where it can be known; else 0."""
         return 0
+
+    def longest_reply(self, problem: Problem | None) -> int:
+        """Bytes that no party's reply has: longer ones are refused before they are decoded."""
+        most = self.most_bytes(problem)
+        return (most + most // 10 if most else MOST_UNKNOWN) + FRAME
 
     def check(self, reply: Any, problem: Problem | None) -> None:
         """Raise `Malformed` if a gathered reply does not answer this task."""

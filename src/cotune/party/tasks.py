@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 
 from cotune.data.schema import Kind, Schema, TaskKind
+from cotune.domain import Category, Domain
 from cotune.errors import Malformed, UsageError
 from cotune.party.task import RESOLUTION, Configuration, Reply, Task, Term, most_summed_bytes
 
@@ -130,6 +132,11 @@ class Measure(Task, frozen=True):
 
     def most_bytes(self, problem: Problem | None) -> int:
         return most_summed_bytes(self.terms(problem))
+
+    def rows(self, vectors: Mapping[str, np.ndarray]) -> float:
+        """How many rows these sums are over."""
+        target = vectors["target"]
+        return float(target.sum() if self.draft.classes else target[0])
 
     def perform(self, party: Party) -> Measures:
         from cotune.party.inspect import measure
@@ -325,7 +332,14 @@ class Search(Task, frozen=True):
 
 
 def _most_pair_bytes(problem: Problem, learner: str) -> int:
-    return 48 + sum(len(name) + 48 for name in problem.spaces[learner])
+    space = problem.space(learner)
+    return 48 + sum(len(name.encode()) + 5 + _most_value_bytes(space[name]) for name in space)
+
+
+def _most_value_bytes(domain: Domain) -> int:
+    """A number has 9 bytes at most, a text is as long as it is."""
+    values = domain.choices if isinstance(domain, Category) else (getattr(domain, "value", None),)
+    return max(len(msgspec.msgpack.encode(value)) for value in (*values, 0.0))
 
 
 class Candidates(msgspec.Struct, frozen=True):

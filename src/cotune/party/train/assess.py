@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cotune.errors import DataError, Malformed
-from cotune.party.task import Configuration, Reply, Task, Term
+from cotune.party.task import Configuration, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
     from cotune.party.fit import Job
@@ -80,6 +80,9 @@ class Assess(Task, frozen=True):
 
     def most_fits(self, problem: Problem) -> int:
         return 1
+
+    def most_bytes(self, problem: Problem | None) -> int:
+        return most_summed_bytes(self.terms(problem))
 
     def check(self, reply: Assessed, problem: Problem | None) -> None:
         assert problem is not None

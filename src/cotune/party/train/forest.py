@@ -11,13 +11,17 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
-from cotune.party.task import Configuration, Reply, Task
-from cotune.trees import PackedTree, check_packed, pack
+from cotune.party.task import FRAME, Configuration, Reply, Task
+from cotune.trees import NODE, PackedTree, check_packed, pack
 
 if TYPE_CHECKING:
     from cotune.learners.contract import Learner
     from cotune.party.party import Party
     from cotune.problem import Problem
+
+
+#: Rows that a party may have however few the others have.
+MOST_FEW = 2**16
 
 
 class Weight(Reply, frozen=True):
@@ -93,6 +97,13 @@ class GrowTrees(Task, frozen=True):
 
     def most_fits(self, problem: Problem) -> int:
         return 1
+
+    def longest_reply(self, problem: Problem | None) -> int:
+        """A tree has fewer leaves than its party has rows: see `cotune.problem.heaviest`."""
+        assert problem is not None
+        nodes = 2 * max(8 * problem.schema.rows, MOST_FEW)
+        tree = 64 + nodes * (NODE.itemsize + 8 * max(1, len(problem.schema.classes)))
+        return FRAME + max(self.trees.values(), default=0) * tree
 
     def check(self, reply: GrownTrees, problem: Problem | None) -> None:
         assert problem is not None
