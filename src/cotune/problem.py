@@ -136,6 +136,8 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
         return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=12).hexdigest()
 
     def space(self, learner: str) -> Space:
+        if learner not in self.spaces:
+            raise UsageError(choices(learner, "learner of this run", self.spaces))
         return Space.from_json(self.spaces[learner])
 
     def defaults(self, learner: str) -> dict[str, Any]:

@@ -181,6 +181,10 @@ class Moments(Task, frozen=True):
     ceilings: tuple[Annotated[float, msgspec.Meta(gt=0)], ...]
     judged: tuple[Configuration, ...] = ()
 
+    def __post_init__(self) -> None:
+        if len(self.ceilings) != len(self.search.learners):
+            raise ValueError("there is not one ceiling for each learner")
+
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         learners = len(self.search.learners)
         # A loss that several shuffles of the folds tell of weighs as many times.

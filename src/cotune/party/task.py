@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from cotune.errors import CotuneError
+from cotune.errors import Malformed
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
@@ -51,7 +51,7 @@ class Term(msgspec.Struct, frozen=True):
     def rounded(self, values: np.ndarray, name: str, weight: float = 1.0) -> np.ndarray:
         """The values as they are added up: to the resolution, times the weight if weighted."""
         if values.shape != (self.length,) or not self.holds(values, 1.0):
-            raise CotuneError(f"the party's own term {name} is out of its bounds")
+            raise Malformed(f"the party's own term {name} does not fit what the task asks for")
         factor = weight if self.weighted else 1.0
         if self.exact:
             return values * factor if self.weighted else values
@@ -83,6 +83,8 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     instead: ClassVar[str] = "ask for the total (sum)"
     #: Whether the party must have been told the problem before.
     needs_problem: ClassVar[bool] = True
+    #: Whether its reply can be gathered: some are arrays, made to be added up.
+    gathered: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -94,17 +96,17 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         """The fields of the reply that can be summed; none by default."""
-        raise CotuneError(f"the task {self.name} has no terms to sum: use gather")
+        raise Malformed(f"the task {self.name} has no terms to sum: use gather")
 
     def fractions(
         self, problem: Problem, vectors: Mapping[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """What of its terms can be divided under encryption, and by which counts, by positions."""
-        raise CotuneError(f"the task {self.name} has nothing to divide")
+        raise Malformed(f"the task {self.name} has nothing to divide")
 
     def divided(self, problem: Problem, quotients: np.ndarray) -> dict[str, np.ndarray]:
         """The terms that quotients of `fractions` stand for; others are not told."""
-        raise CotuneError(f"the task {self.name} has nothing to divide")
+        raise Malformed(f"the task {self.name} has nothing to divide")
 
     def weight(self, party: Party) -> float:
         """The party's share in a mean of weighted terms."""

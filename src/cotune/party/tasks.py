@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True):
     """Roughly where numbers lie: all within two to the power of `exponent` of `centre`."""
 
     centre: float = 0.0
-    exponent: int = 0
+    exponent: Annotated[int, msgspec.Meta(ge=-1100, le=1100)] = 0
 
 
 class SeenColumn(msgspec.Struct, frozen=True):
@@ -132,6 +132,10 @@ class Measure(Task, frozen=True):
 
     def most_bytes(self, problem: Problem | None) -> int:
         return most_summed_bytes(self.terms(problem))
+
+    def __post_init__(self) -> None:
+        if len(self.places) != len(self.draft.columns):
+            raise ValueError("there is not one place for each column")
 
     def rows(self, vectors: Mapping[str, np.ndarray]) -> float:
         """How many rows these sums are over."""
@@ -350,11 +354,15 @@ class Candidates(msgspec.Struct, frozen=True):
     """
 
     count: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    seed: int
+    seed: Annotated[int, msgspec.Meta(ge=0)]
     around: tuple[dict[str, bool | int | float | str | None], ...] = ()
     epsilon: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     #: Of what the coordinator drew. A party whose libraries draw otherwise must not answer.
     digest: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.around) > self.count:
+            raise ValueError("there are more configurations to begin with than to draw")
 
     def drawn(self, space: Space) -> list[dict[str, Any]]:
         """The same list each time, for whoever asks in this process: not to be changed."""
@@ -423,6 +431,11 @@ class Predict(Task, frozen=True):
     judged: tuple[Configuration, ...] = ()
     anew: bool = True
     ceilings: tuple[Annotated[float, msgspec.Meta(gt=0)], ...] = ()
+
+    def __post_init__(self) -> None:
+        learners = len(self.search.learners)
+        if len(self.candidates) != learners or len(self.ceilings) not in (0, learners):
+            raise ValueError("there are not candidates, or ceilings, for each learner")
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cotune.problem import Problem
 
 
+#: Trees that a party grows for one message, at most; usual are 100.
+MOST_TREES = 2**12
 #: Rows that a party may have however few the others have.
 MOST_FEW = 2**16
 
@@ -76,7 +78,7 @@ class GrowTrees(Task, frozen=True):
     reply = GrownTrees
 
     configuration: Configuration
-    trees: dict[str, Annotated[int, msgspec.Meta(ge=0, le=2**20)]]
+    trees: dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_TREES)]]
     batch: int = 0
 
     def perform(self, party: Party) -> GrownTrees:
@@ -122,6 +124,7 @@ def grow(
     folder: Path, learner: Learner, configuration: Configuration, count: int, seed: int
 ) -> tuple[GrownTrees, float]:
     """The trees and the CPU seconds they took; on a worker."""
+    from cotune.party.fit import as_asked
     from cotune.party.rows import open_rows
 
     began = time.thread_time()
@@ -129,7 +132,7 @@ def grow(
     params = configuration.params | {"n_estimators": count}
     schema = rows.problem.schema
     forest = learner.estimator(params, task=schema.task, seed=seed, schema=schema)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with warnings.catch_warnings(), np.errstate(all="ignore"), as_asked():
         warnings.simplefilter("ignore")
         fitted = forest.fit(rows.features(learner.features), rows.y)
     classes = tuple(map(int, fitted.classes_)) if schema.task == "classification" else ()

@@ -48,6 +48,8 @@ class Arms(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         count = len(self.configurations)
+        if not count or any(name not in one for one in self.configurations for name in self.names):
+            raise Malformed("there is no configuration, or one without a parameter that is drawn")
         if len(self.theta) != max(1, len(self.names)) or any(len(s) != count for s in self.theta):
             raise Malformed("the distribution does not fit the configurations")
         if not all(min(s) >= 0 and abs(sum(s) - 1.0) <= 1e-6 for s in self.theta):
@@ -124,6 +126,7 @@ class Improve(Task, frozen=True):
         "that no other party drew, a total of these two is its own"
     )
     reply = Improvement
+    gathered = False
 
     learner: str
     params: Params
@@ -259,6 +262,8 @@ def improve(
     began = time.thread_time()
     client = _client(folder)
     network = _network(learner, task.params, client.problem, task.weights)
+    if len(task.control) not in (0, len(task.weights)):
+        raise Malformed("the control variate has not as many numbers as the network")
     drawn = task.arms.draw(np.random.default_rng(seed))
     how = Local.of(task.params | task.arms.configuration(drawn))
     X, y, judged = client.split(task.validation)
