@@ -10,7 +10,7 @@ import pandas as pd
 
 from cotune.data.arrays import chunks, is_array, seen_arrays
 from cotune.data.encode import as_text
-from cotune.data.schema import has_classes, is_number
+from cotune.data.schema import Kind, has_classes, is_number
 from cotune.errors import DataError, Malformed
 from cotune.party.tasks import Description, Inspect, Measure, Measures, Place, SeenColumn
 
@@ -109,9 +109,9 @@ def measure(frame: pd.DataFrame, task: Measure) -> Measures:
 def _check_draft(frame: pd.DataFrame, task: Measure) -> None:
     """Raise `Malformed` if the draft is about other columns than the party's."""
     draft = task.draft
-    kinds = {column.name: column.kind for column in draft.columns}
-    kinds[draft.target] = "numeric" if draft.task == "regression" else "categorical"
-    for name, kind in kinds.items():
+    kinds: list[tuple[str, Kind]] = [(column.name, column.kind) for column in draft.columns]
+    kinds.append((draft.target, "numeric" if draft.task == "regression" else "categorical"))
+    for name, kind in kinds:
         if name not in frame.columns:
             raise Malformed("the schema has a column that the party does not have")
         own = frame[name]

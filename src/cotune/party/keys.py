@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 FEWEST = 2
 
 Key = Annotated[bytes, msgspec.Meta(max_length=32)]
+#: Bytes of a public key, a ciphertext or a decryption share, and of a part of an evaluation key,
+#: at most: they have 0.4 to 3.7 and 7 to 9.5 million in the schemes of `agent.schemes`.
+MOST_CIPHERTEXT, MOST_SWITCH = 4_000_000, 12_000_000
+Ciphertext = Annotated[bytes, msgspec.Meta(max_length=MOST_CIPHERTEXT)]
+SwitchPart = Annotated[bytes, msgspec.Meta(max_length=MOST_SWITCH)]
 
 
 class Aim(msgspec.Struct, frozen=True):
@@ -281,11 +286,6 @@ class Sealed(Reply, frozen=True):
     made: tuple[bytes, ...]
 
 
-#: Bytes of a public key, a ciphertext or a decryption share, and of a part of an evaluation key,
-#: at most: they have 0.4 to 3.7 and 7 to 9.5 million in the schemes of `agent.schemes`.
-MOST_CIPHERTEXT, MOST_SWITCH = 4_000_000, 12_000_000
-
-
 def _check_one(reply: Sealed) -> None:
     if len(reply.made) != 1:
         raise Malformed("the reply has not one part of a key")
@@ -299,7 +299,7 @@ class Deal(OfKeys, frozen=True):
 
     session: Label
     scheme: agent.Scheme
-    lead: bytes | None = None
+    lead: Ciphertext | None = None
 
     def most_bytes(self, problem: Any) -> int:
         return MOST_CIPHERTEXT
@@ -318,7 +318,7 @@ class Switch(OfKeys, frozen=True):
     reply = Sealed
 
     session: Label
-    lead: bytes | None = None
+    lead: SwitchPart | None = None
 
     def most_bytes(self, problem: Any) -> int:
         return MOST_SWITCH
@@ -338,7 +338,7 @@ class Relinearise(OfKeys, frozen=True):
     reply = Sealed
 
     session: Label
-    joined: bytes
+    joined: SwitchPart
 
     def most_bytes(self, problem: Any) -> int:
         return MOST_SWITCH
@@ -360,7 +360,7 @@ class Adopt(OfKeys, frozen=True):
     reply = Acknowledged
 
     session: Label
-    public: bytes
+    public: Ciphertext
 
     def perform(self, party: Party) -> Acknowledged:
         party.keys.ask(agent.Adopt(**party.keys.holder(self.session), public=self.public))
@@ -380,8 +380,8 @@ class Refresh(OfKeys, frozen=True):
     reply = Sealed
 
     session: Label
-    asked: tuple[bytes, ...]
-    common: tuple[bytes, ...]
+    asked: tuple[Ciphertext, ...]
+    common: tuple[Ciphertext, ...]
 
     def most_bytes(self, problem: Any) -> int:
         return 64 + 2 * len(self.asked) * MOST_CIPHERTEXT
@@ -403,7 +403,7 @@ class Decrypt(OfKeys, frozen=True):
     reply = Sealed
 
     session: Label
-    ciphertexts: tuple[bytes, ...]
+    ciphertexts: tuple[Ciphertext, ...]
 
     def most_bytes(self, problem: Any) -> int:
         return 64 + len(self.ciphertexts) * MOST_CIPHERTEXT

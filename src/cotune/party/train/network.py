@@ -171,6 +171,8 @@ class Improve(Task, frozen=True):
 
         party.require(self.learner)
         learner = learners.learner(self.learner)
+        if learner.features != "tensor":
+            raise Malformed(f"the learner {self.learner!r} is no network")
         self.arms.check()
         seed = seed_of(party.problem.seed, "improve", self.label, self.round, party.name)
         folder, keep = party.folder("tensor"), party.kept(f"network-{self.label}")
@@ -230,6 +232,8 @@ class Judge(Task, frozen=True):
 
         party.require(self.learner)
         learner = learners.learner(self.learner)
+        if learner.features != "tensor":
+            raise Malformed(f"the learner {self.learner!r} is no network")
         self.arms.check()
         if not len(party.held_out):
             return Judgement([0.0], [0.0], [0.0])
@@ -245,7 +249,9 @@ _at_work = threading.Lock()
 
 def alone(function: Callable[..., T], *arguments: Any) -> T:
     """One training at a time in a process: they share a network and PyTorch's random numbers."""
-    with _at_work:
+    from cotune.party.fit import as_asked
+
+    with _at_work, as_asked():
         return function(*arguments)
 
 
