@@ -109,6 +109,8 @@ def measure(frame: pd.DataFrame, task: Measure) -> Measures:
 def _check_draft(frame: pd.DataFrame, task: Measure) -> None:
     """Raise `Malformed` if the draft is about other columns than the party's."""
     draft = task.draft
+    if len(task.places) != len(draft.columns):
+        raise Malformed("there is not one place for each column")
     kinds: list[tuple[str, Kind]] = [(column.name, column.kind) for column in draft.columns]
     kinds.append((draft.target, "numeric" if draft.task == "regression" else "categorical"))
     for name, kind in kinds:

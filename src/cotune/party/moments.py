@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
+from cotune.errors import Malformed
 from cotune.party.task import (
     RESOLUTION,
     Configuration,
@@ -181,10 +182,6 @@ class Moments(Task, frozen=True):
     ceilings: tuple[Annotated[float, msgspec.Meta(gt=0)], ...]
     judged: tuple[Configuration, ...] = ()
 
-    def __post_init__(self) -> None:
-        if len(self.ceilings) != len(self.search.learners):
-            raise ValueError("there is not one ceiling for each learner")
-
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         learners = len(self.search.learners)
         # A loss that several shuffles of the folds tell of weighs as many times.
@@ -197,6 +194,8 @@ class Moments(Task, frozen=True):
     def perform(self, party: Party) -> Told:
         from cotune.party.predict import learnt_from
 
+        if len(self.ceilings) != len(self.search.learners):
+            raise Malformed("there is not one ceiling for each learner")
         _, learnt = learnt_from(party, self.search, self.judged)
         told = [
             moments(Features(party.problem, learner), pairs, ceiling)

@@ -133,10 +133,6 @@ class Measure(Task, frozen=True):
     def most_bytes(self, problem: Problem | None) -> int:
         return most_summed_bytes(self.terms(problem))
 
-    def __post_init__(self) -> None:
-        if len(self.places) != len(self.draft.columns):
-            raise ValueError("there is not one place for each column")
-
     def rows(self, vectors: Mapping[str, np.ndarray]) -> float:
         """How many rows these sums are over."""
         target = vectors["target"]
@@ -432,11 +428,6 @@ class Predict(Task, frozen=True):
     anew: bool = True
     ceilings: tuple[Annotated[float, msgspec.Meta(gt=0)], ...] = ()
 
-    def __post_init__(self) -> None:
-        learners = len(self.search.learners)
-        if len(self.candidates) != learners or len(self.ceilings) not in (0, learners):
-            raise ValueError("there are not candidates, or ceilings, for each learner")
-
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None
         learners, count = len(self.search.learners), sum(c.count for c in self.candidates)
@@ -451,6 +442,9 @@ class Predict(Task, frozen=True):
     def perform(self, party: Party) -> Predictions:
         from cotune.party.predict import predict
 
+        learners = len(self.search.learners)
+        if len(self.candidates) != learners or len(self.ceilings) not in (0, learners):
+            raise Malformed("there are not candidates, or ceilings, for each learner")
         return predict(party, self)
 
     def most_fits(self, problem: Problem) -> int:

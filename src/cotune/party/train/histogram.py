@@ -39,13 +39,6 @@ class Crowd(Task, frozen=True):
     columns: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     boundaries: tuple[bytes, ...]
 
-    def __post_init__(self) -> None:
-        if len(self.columns) != len(self.boundaries) or any(len(b) % 4 for b in self.boundaries):
-            raise ValueError("there are not boundaries for each column")
-        for packed in self.boundaries:
-            if not (np.diff(np.frombuffer(packed, dtype="<f4"), append=np.inf) >= 0).all():
-                raise ValueError("boundaries are not numbers in ascending order")
-
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         cells = sum(len(packed) // 4 + 1 for packed in self.boundaries)
         return {"counts": Term(cells, 0.0, MOST_ROWS, 1.0)}
@@ -55,8 +48,7 @@ class Crowd(Task, frozen=True):
 
     def perform(self, party: Party) -> Crowds:
         began = time.thread_time()
-        if max(self.columns, default=0) >= len(party.problem.schema.columns):
-            raise Malformed("a column is named that the schema does not have")
+        self._check(len(party.problem.schema.columns))
         known = party.training.setdefault("sorted", {})
         counts: list[int] = []
         for column, packed in zip(self.columns, self.boundaries, strict=True):
@@ -67,6 +59,15 @@ class Crowd(Task, frozen=True):
             counts += counts_between(known[column], boundaries).tolist()
         party.bill(0, time.thread_time() - began)
         return Crowds(counts)
+
+    def _check(self, columns: int) -> None:
+        if max(self.columns, default=0) >= columns:
+            raise Malformed("a column is named that the schema does not have")
+        if len(self.columns) != len(self.boundaries) or any(len(b) % 4 for b in self.boundaries):
+            raise Malformed("there are not boundaries for each column")
+        for packed in self.boundaries:
+            if not (np.diff(np.frombuffer(packed, dtype="<f4"), append=np.inf) >= 0).all():
+                raise Malformed("boundaries are not numbers in ascending order")
 
 
 class Histograms(Reply, frozen=True):
