@@ -235,7 +235,7 @@ def changed(part, others, rng):
     if isinstance(part, bool) or part is None:
         return rng.choice((True, False, None))
     if isinstance(part, int):
-        return rng.choice((*NUMBERS, part + 1, part - 1))
+        return rng.choice((*NUMBERS, min(part + 1, 2**63), max(part - 1, -(2**63))))
     if isinstance(part, float):
         return rng.choice((*FLOATS, -part, part * 2))
     if isinstance(part, str):

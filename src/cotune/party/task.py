@@ -51,7 +51,7 @@ class Term(msgspec.Struct, frozen=True):
     def rounded(self, values: np.ndarray, name: str, weight: float = 1.0) -> np.ndarray:
         """The values as they are added up: to the resolution, times the weight if weighted."""
         if values.shape != (self.length,) or not self.holds(values, 1.0):
-            raise Malformed(f"the party's own term {name} does not fit what the task asks for")
+            raise Malformed(f"the party's own term {name} is out of its bounds in this task")
         factor = weight if self.weighted else 1.0
         if self.exact:
             return values * factor if self.weighted else values
