@@ -302,7 +302,8 @@ class Search(Task, frozen=True):
 
     def most_bytes(self, problem: Problem | None) -> int:
         assert problem is not None
-        return 64 + sum(self.most_pairs * _most_pair_bytes(problem, n) for n in self.learners)
+        known = [name for name in self.learners if name in problem.spaces]  # it refuses others
+        return 64 + sum(self.most_pairs * _most_pair_bytes(problem, name) for name in known)
 
     @property
     def most_pairs(self) -> int:
