@@ -112,9 +112,10 @@ def party_of(
     target: str = "target",
     workers: Workers | None = None,
     state: Path | None = None,
+    agent=None,
 ) -> Party:
     workers = workers or Workers(threads())
-    return Party(name, frame, target, workers=workers, scratch=scratch, state=state)
+    return Party(name, frame, target, workers=workers, scratch=scratch, state=state, agent=agent)
 
 
 def ask(party: Party, task, problem: Problem | None = None, *, verb="gather", round=1, run="run"):

@@ -144,6 +144,8 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
         return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=12).hexdigest()
 
     def space(self, learner: str) -> Space:
+        if learner not in self.spaces:
+            raise UsageError(choices(learner, "learner of this run", self.spaces))
         return Space.from_json(self.spaces[learner])
 
     def defaults(self, learner: str) -> dict[str, Any]:
@@ -217,6 +219,9 @@ def seed_of(seed: int, *names: object) -> int:
 
 def heaviest(problem: Problem | None) -> float:
     """More than the largest weight that any party can have: a party may have been away so far."""
-    if problem is None or problem.weights == "equal":
-        return 1.0
+    return 1.0 if problem is None or problem.weights == "equal" else most_rows(problem)
+
+
+def most_rows(problem: Problem) -> float:
+    """More rows than any party can have that was not there when they were counted."""
     return max(8.0 * problem.schema.rows, 2.0**20)

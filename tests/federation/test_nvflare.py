@@ -22,14 +22,17 @@ from cotune.federation.kits import create, open_kit
 from cotune.federation.local import LocalEngine
 from cotune.federation.nvflare import NvflareEngine
 from cotune.federation.signature import Verifier
+from cotune.federation.wire import Refusal, Request, decode_reply, encode, too_long
 from cotune.files import sealed
 from cotune.party.audit import Audit
 from cotune.party.door import DOOR
 from cotune.party.host import Host
 from cotune.party.key import SMALLEST_CELL, KeyFile
 from cotune.party.policy import Policy
+from cotune.party.tasks import Inspect
 from cotune.site import KEYS, STATE
 from cotune.testing.engine import ENGINE_CHECKS, Make
+from cotune.testing.tables import make_tables
 from tests.federation.real import Real, free_port, make_rows, unpack, until
 from tests.privacy.agents import ready
 
@@ -279,3 +282,14 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 def test_the_engine_conforms(check, doors: Doors) -> None:
     make: Make = doors.make
     check(make)
+
+
+def test_a_reply_that_is_too_long_stays_at_the_server(doors: Doors) -> None:
+    with Federation(doors.make(make_tables(parties=2), "target")) as federation:
+        engine, message = federation.engine, encode(Request("run", 1, "gather", Inspect(2)))
+        (whole,) = engine.call({"party-1": message}, timeout=60).values()
+        assert isinstance(whole, bytes)
+        engine.longest_reply = len(whole) - 1
+        (instead,) = engine.call({"party-1": message}, timeout=60).values()
+        assert isinstance(instead, bytes)
+        assert decode_reply(instead) == Refusal("malformed", too_long(len(whole) - 1))

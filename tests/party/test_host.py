@@ -18,7 +18,7 @@ from cotune.learners import register_learner
 from cotune.party import door
 from cotune.party.audit import Audit, check, read
 from cotune.party.door import Ask, knock
-from cotune.party.host import Host
+from cotune.party.host import MOST_JUNK, MOST_SERVED, MOST_SILENT, Host
 from cotune.party.policy import Policy
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect
@@ -383,3 +383,72 @@ def test_closing_gives_up_what_is_under_way(make, slow, record):
     host.close()
     assert outcomes(record) == ["given up"]
     assert host.answer(Ask("call", "2", message=INSPECT)).state == "unknown"
+
+
+def silent_clients(host, count):
+    clients = [socket.socket(socket.AF_UNIX) for _ in range(count)]
+    for client in clients:
+        client.connect(host.address)
+    return clients
+
+
+def test_clients_that_say_nothing_take_no_threads_and_keep_nobody_out(make):
+    host = make()
+    before = threading.active_count()
+    clients = silent_clients(host, 300)
+    until(lambda: len(still_open(clients)) <= MOST_SILENT + 1)
+    assert threading.active_count() <= before + 2
+    assert knock(Ask("hello")).state == "hello"
+    for client in clients:
+        client.close()
+
+
+def still_open(clients):
+    """Those whose connection the party has not closed."""
+    found = []
+    for client in clients:
+        client.setblocking(False)
+        try:
+            if client.recv(1):
+                found.append(client)
+        except BlockingIOError:
+            found.append(client)
+    return found
+
+
+def test_clients_that_begin_a_message_and_hang_are_left_after_a_while(make, monkeypatch):
+    monkeypatch.setattr("cotune.party.host.PATIENCE", 1.0)
+    host = make()
+    before = threading.active_count()
+    clients = silent_clients(host, MOST_SERVED)
+    for client in clients:
+        client.sendall(b"\x00\x00\x00\x10")
+    until(lambda: not still_open(clients))
+    until(lambda: threading.active_count() <= before)
+    assert knock(Ask("hello")).state == "hello"
+
+
+def test_much_junk_is_counted_and_not_written_down_one_by_one(make, record):
+    host = make()
+    for number in range(500):
+        knock(Ask("call", str(number), "anna", JUNK, wait=1))
+    lines = read(record)
+    assert len(lines) == MOST_JUNK + 1
+    assert lines[-1].outcome.endswith("(further ones of this hour are counted)")
+    assert knock(Ask("call", "1", "anna", INSPECT, wait=20)).state == "done"
+    host.close()
+    assert read(record)[-1].outcome == "refused: malformed 480 more messages of that hour"
+    assert read(record)[-1].bytes_in == 480 * len(JUNK)
+    assert check(record) is None
+
+
+def test_junk_of_the_next_hour_is_written_down_again(make, record, monkeypatch):
+    monkeypatch.setattr("cotune.party.host.JUNK_PERIOD", 0.5)
+    make()
+    for number in range(2 * MOST_JUNK):
+        knock(Ask("call", str(number), "anna", JUNK, wait=1))
+        if number == MOST_JUNK + 5:
+            time.sleep(0.6)
+    lines = [entry.outcome for entry in read(record)]
+    assert "refused: malformed 6 more messages of that hour" in lines
+    assert len(lines) > MOST_JUNK + 2

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 import time
 from concurrent.futures import Executor, Future
 
+import numpy as np
 import pytest
 
 from cotune.learners import learner
 from cotune.party.fit import DIED, Job
 from cotune.party.key import RunKey
+from cotune.party.ration import size_of
 from cotune.party.rows import Rows
 from cotune.party.task import Configuration
 from cotune.party.workers import Cancelled, Workers
@@ -174,3 +177,49 @@ def test_work_that_was_begun_before_it_was_given_up_stays_given_up(folder):
     with pytest.raises(Cancelled):
         workers.run(trees(folder, [1]), given_up)
     assert workers.run(trees(folder, [1]))
+
+
+class Greedy(OwnLearner):
+    """Takes more memory than its rows call for at depth 1."""
+
+    name = "greedy"
+
+    def estimator(self, params, *, task, seed, schema):
+        if params["depth"] == 1:
+            np.ones(6 * 2**30, dtype=np.uint8)
+        return super().estimator(params, task=task, seed=seed, schema=schema)
+
+
+def greedy(size):
+    return len(np.zeros(size, dtype=np.uint8))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no such bound")
+def test_a_fit_that_takes_all_memory_fails_and_the_others_go_on(folder, workers):
+    failed, other = workers.run([job_of(folder, Greedy(), depth) for depth in (1, 2)])
+    assert (failed.reason, failed.losses) == (DIED, ())
+    assert other.reason is None
+    with pytest.raises(MemoryError):
+        workers.call(greedy, 6 * 2**30)
+    assert workers.call(greedy, 2**30) == 2**30
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no such bound")
+def test_the_memory_that_a_worker_may_take_grows_with_its_rows(tmp_path, workers):
+    with open(tmp_path / "dense.npy", "wb") as file:
+        file.truncate(2**28)  # of which nothing is written
+    assert workers.call(rows_and_memory, tmp_path, 6 * 2**30) == 2**28
+    job = job_of(tmp_path, Greedy(), 2)
+    assert size_of((tmp_path, job, np.zeros(10), 7)) == 2 * 2**28 + 80
+
+
+def rows_and_memory(folder, size):
+    rows = np.memmap(folder / "dense.npy", mode="r")
+    np.zeros(size, dtype=np.uint8)
+    return len(rows)
+
+
+def test_an_executor_of_the_callers_keeps_its_own_bounds(folder):
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    assert Workers(threads()).run([job_of(folder, Mine(), 2)])[0].reason is None
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import random
+import re
 import signal
 import struct
 import subprocess
@@ -43,8 +45,9 @@ from cotune.privacy.agent.messages import (
     Wrong,
     encode,
 )
-from cotune.privacy.client import HOME, Agent, AgentError, environment
+from cotune.privacy.client import HOME, Agent, AgentError, _death, environment
 from cotune.privacy.doctor import diagnose
+from tests.soak import times
 
 SUM = Scheme("sum", 3, 56)
 MASK = Scheme("mask", 2)
@@ -479,3 +482,81 @@ def test_envelopes_are_of_one_session_and_scheme():
     for other in (Seal("other", SUM), Seal("one", MASK)):
         with pytest.raises(Refused, match="another session"):
             other.open(sealed, Kind.TOTAL)
+
+
+def resealed(sealed: bytes, session: str, scheme: Scheme, payload: bytes) -> bytes:
+    """An envelope with another payload: whoever changes one can close it again."""
+    _, kind, _, subject, *_ = HEADER.unpack(sealed[: HEADER.size])
+    return Seal(session, scheme).close(Kind(kind), payload, subject)
+
+
+def payload_of(sealed: bytes, session: str, scheme: Scheme) -> bytes:
+    return Seal(session, scheme).open(sealed, *Kind).payload
+
+
+def used(agent: Agent) -> int:
+    """The most bytes that the agent has had in memory."""
+    lines = Path(f"/proc/{agent.pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no such bound")
+def test_hostile_keys_and_ciphertexts_cost_little(python):
+    """Some bytes of the payload are changed to lengths that OpenFHE would make room for.
+
+    A few of them end the agent, which begins anew: nothing else is in its process.
+    """
+    rng, died = random.Random(0), 0
+    agent = None
+    for number in range(times(40, 1000)):
+        if agent is None:
+            agent = Agent(python)
+            deal(agent, "sum", SUM)
+            lead, ciphertext = agent.ask(Generate("lead", "other", SUM)).made, some_total(agent)[0]
+        sealed, session = (lead, "other") if number % 2 else (ciphertext, "sum")
+        payload = bytearray(payload_of(sealed, session, SUM))
+        at = rng.choice((rng.randrange(1500), rng.randrange(len(payload))))
+        value = rng.choice((2**28, 2**29, 2**30, 2**31 - 1, 2**33, rng.randrange(2**62)))
+        payload[at : at + 8] = struct.pack("<Q", value)[: len(payload) - at]
+        changed = resealed(sealed, session, SUM, bytes(payload))
+        began = time.monotonic()
+        try:
+            if number % 2:
+                agent.ask(Generate(f"party {number}", "other", SUM, changed))
+            else:
+                agent.ask(Decrypt("party 0", "sum", (changed,)))
+        except Malformed:
+            pass
+        except AgentError:
+            agent, died = None, died + 1
+            continue
+        assert time.monotonic() - began < 60
+        assert used(agent) < 2e9
+    assert died <= number // 10
+    if agent is not None:
+        assert decrypted(agent, "sum", SUM, some_total(agent), 1) == [6]
+        agent.close()
+
+
+def test_a_key_that_is_longer_than_a_key_is_not_parsed(agent):
+    lead = agent.ask(Generate("lead", "longer", SUM)).made
+    payload = payload_of(lead, "longer", SUM)
+    longer = resealed(lead, "longer", SUM, payload + bytes(10_000))
+    with pytest.raises(Malformed, match="bytes, and can have"):
+        agent.ask(Generate("party 1", "longer", SUM, longer))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+def test_the_agent_cannot_be_looked_into_nor_gain_rights(agent):
+    about = Path(f"/proc/{agent.pid}/status").read_text()
+    assert "NoNewPrivs:\t1" in about
+    limits = Path(f"/proc/{agent.pid}/limits").read_text()
+    assert re.search(r"Max core file size +0 ", limits)
+
+
+def test_an_agent_that_computes_for_too_long_is_ended(python):
+    program = "from agent import limits\nlimits.SECONDS = 0.1\nlimits.allow_time(0)\nwhile 1: 1"
+    ended = subprocess.run([python, "-c", program], env=environment(), cwd=HOME, timeout=60)
+    assert ended.returncode == -signal.SIGPROF
+    assert _death(ended.returncode) == "it computed for too long"

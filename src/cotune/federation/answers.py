@@ -10,6 +10,7 @@ import numpy as np
 from cotune.errors import FederationError, Malformed
 from cotune.federation.exchange import Exchange
 from cotune.federation.ledger import Round, Total
+from cotune.federation.weights import Weights
 from cotune.federation.wire import (
     OWN_TERMS,
     Cost,
@@ -21,22 +22,32 @@ from cotune.federation.wire import (
     Summand,
     Way,
     decode_body,
-    decode_reply,
+    decode_bounded,
     unpack_terms,
 )
 from cotune.party.keys import WHOLE, Aim
 from cotune.party.task import Task
+from cotune.party.tasks import Measure
+from cotune.party.train.assess import Assessed
 from cotune.privacy.fixed import WIDTHS, Digits
 from cotune.privacy.protection import Protection
 from cotune.privacy.sums import Private
 from cotune.problem import Problem, heaviest
+
+#: Nobody has said anything of its rows.
+UNKNOWN = Weights()
 
 
 class Answers:
     """Collects one round's replies, decoded and checked; adds summands up as they come."""
 
     def __init__(
-        self, request: Request, problem: Problem | None, remark: str = "", aim: Aim = WHOLE
+        self,
+        request: Request,
+        problem: Problem | None,
+        remark: str = "",
+        aim: Aim = WHOLE,
+        weights: Weights = UNKNOWN,
     ) -> None:
         self._request = request
         self._problem = problem
@@ -47,6 +58,7 @@ class Answers:
         self._bodies: dict[str, msgspec.Raw] = {}
         self._summands: dict[str, dict[str, np.ndarray]] = {}
         self._aim = aim
+        self._weights = weights
         self._protection: Protection | None = None
         self._way: Way = request.verb
         self._private: Private | None = None
@@ -86,6 +98,20 @@ class Answers:
         assert self._private is not None
         return self._private.most_bytes(self.slots, self._aim)
 
+    @property
+    def longest_reply(self) -> int:
+        """Bytes that no party's reply has."""
+        if self._private is not None:
+            return self._private.longest_part(self.slots, self._aim)
+        return self._task.longest_reply(self._problem)
+
+    @property
+    def rows(self) -> dict[str, float]:
+        """Of each party, where they were counted in the clear."""
+        if not isinstance(self._task, Measure) or self._private is not None:
+            return {}
+        return {party: self._task.rows(vectors) for party, vectors in self._summands.items()}
+
     def open(self, digits: np.ndarray, counted: Sequence[str]) -> None:
         """Take the total of a private sum over the parties that could be counted.
 
@@ -106,6 +132,12 @@ class Answers:
                     "a private sum does not tell which; find it with privacy='plain' on made-up "
                     "data, or leave parties out"
                 )
+        most = self._weights.most(self._problem, counted)
+        if self._protection is None and weight > most:
+            raise FederationError(
+                f"the parties claim {weight:.15g} rows in all, and can have {most:.15g}: a party "
+                "sent what it must not, and a private sum does not tell which; leave parties out"
+            )
 
     def _opened_partly(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """Where counts reach the threshold, or quotients; neither weights nor costs are told."""
@@ -119,32 +151,53 @@ class Answers:
 
     def take(self, asked: Iterable[str], replies: Mapping[str, bytes | Refusal]) -> None:
         """Note the replies of the parties that were asked; who was not asked is not heard."""
+        longest = self.longest_reply
         for party in sorted(asked):
             reply = replies.get(party, Refusal("lost", "no reply came"))
             self.failures.pop(party, None)
             try:
-                self._take(party, reply)
+                self._take(party, reply, longest)
             except Malformed as error:
                 self.failures[party] = Refusal("malformed", str(error))
 
-    def _take(self, party: str, reply: bytes | Refusal) -> None:
-        reply_message = decode_reply(reply) if isinstance(reply, bytes) else reply
+    def _take(self, party: str, reply: bytes | Refusal, longest: int) -> None:
+        reply_message = decode_bounded(reply, longest) if isinstance(reply, bytes) else reply
         if isinstance(reply_message, Refusal):
             self.failures[party] = reply_message
         elif isinstance(reply_message, Gathered) and self._way == "gather":
-            decode_body(self._task, reply_message.body, self._problem)
+            body = decode_body(self._task, reply_message.body, self._problem)
+            self._check_weight(party, getattr(body, "weight", 0.0))
+            if isinstance(body, Assessed):
+                self._check_rows(party, body.rows)
             if not reply_message.cost.holds:
                 raise Malformed("the reply's cost is not within its bounds")
             self._bodies[party] = reply_message.body
             self._cost += reply_message.cost
         elif isinstance(reply_message, Summand) and self._way == "sum":
-            self._summands[party] = unpack_terms(self._terms, reply_message.terms)
+            vectors = unpack_terms(self._terms, reply_message.terms)
+            self._check_weight(party, float(vectors["own"][0]))
+            self._summands[party] = vectors
         elif isinstance(reply_message, Masked) and self._way == "masked":
             self._seal(party, reply_message.digits)
         elif isinstance(reply_message, Encrypted) and self._way == "encrypted":
             self._seal(party, reply_message.ciphertexts)
         else:
             raise Malformed("the reply answers another verb than was asked")
+
+    def _check_weight(self, party: str, weight: float) -> None:
+        most = self._weights.most(self._problem, (party,))
+        if weight > most:
+            raise Malformed(
+                f"the reply's weight is {weight:.15g}, and by the party's count of its rows it "
+                f"can be {most:.15g}"
+            )
+
+    def _check_rows(self, party: str, rows: float) -> None:
+        most = self._weights.most_rows(self._problem, (party,))
+        if rows > most:
+            raise Malformed(
+                f"the reply is about {rows:.15g} rows, and by the party's count it has {most:.15g}"
+            )
 
     def _seal(self, party: str, part: bytes | tuple[bytes, ...]) -> None:
         assert self._private is not None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cotune.federation.wire import Refusal
+from cotune.party.task import MOST_UNKNOWN
 
 if TYPE_CHECKING:
     from cotune.party.doubts import Doubt
@@ -25,6 +26,8 @@ class Engine(ABC):
     remark: str = ""
     #: Whether the parties have rows, so that a model can be trained.
     has_rows: bool = True
+    #: Bytes of a reply to the next call, at most: longer ones are refused, and need not be read.
+    longest_reply: int = MOST_UNKNOWN
 
     @abstractmethod
     def parties(self) -> list[str]:

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 
 from cotune.errors import Malformed
 from cotune.federation.engine import Engine
-from cotune.federation.wire import Gathered, Refusal, Request, decode_body, decode_reply, encode
+from cotune.federation.wire import (
+    Answer,
+    Gathered,
+    Refusal,
+    Request,
+    decode_body,
+    decode_bounded,
+    encode,
+)
 from cotune.party.task import Reply, Task
 
 
@@ -36,8 +44,14 @@ class Exchange:
         self.messages: Counter[str] = Counter()
         self.failures: dict[str, Refusal] = {}
 
-    def call(self, task: Task, messages: Mapping[str, bytes]) -> dict[str, bytes | Refusal]:
-        """Deliver messages about a task; they are counted, and the replies by `hear`."""
+    def call(
+        self, task: Task, messages: Mapping[str, bytes], longest: int
+    ) -> dict[str, bytes | Refusal]:
+        """Deliver messages about a task; they are counted, and the replies by `hear`.
+
+        Replies have at most `longest` bytes, or are refused.
+        """
+        self._engine.longest_reply = longest
         self.messages[task.name] += 1
         self.bytes_down += sum(map(len, messages.values()))
         return self._engine.call(messages, self.left)
@@ -54,7 +68,8 @@ class Exchange:
             if id(task) not in encoded:
                 encoded[id(task)] = encode(Request(self._run, self._round, "gather", task))
         messages = {party: encoded[id(task)] for party, task in tasks.items()}
-        told = self.call(next(iter(tasks.values())), messages)
+        longest = max(task.longest_reply(None) for task in tasks.values())
+        told = self.call(next(iter(tasks.values())), messages, longest)
         self.hear(told)
         replies: dict[str, Reply] = {}
         for party, task in tasks.items():
@@ -79,8 +94,12 @@ class _Refused(Exception):
 
 
 def _body(task: Task, reply: bytes | Refusal) -> Reply:
+    message: Answer
     try:
-        message = decode_reply(reply) if isinstance(reply, bytes) else reply
+        if isinstance(reply, bytes):
+            message = decode_bounded(reply, task.longest_reply(None))
+        else:
+            message = reply
         if isinstance(message, Refusal):
             raise _Refused(message)
         if not isinstance(message, Gathered):

@@ -17,6 +17,7 @@ from cotune.federation.engine import Engine
 from cotune.federation.exchange import Exchange
 from cotune.federation.journal import Journal
 from cotune.federation.ledger import Ledger, Round, Total
+from cotune.federation.weights import Weights
 from cotune.federation.wire import (
     Refusal,
     Request,
@@ -27,6 +28,7 @@ from cotune.federation.wire import (
 )
 from cotune.party.keys import FEWEST, WHOLE, Aim
 from cotune.party.task import Reply, Task
+from cotune.party.tasks import Measure
 from cotune.privacy.protection import Protection
 from cotune.privacy.sums import (
     Again,
@@ -113,6 +115,8 @@ class Federation:
         self._wanted = tuple(self.parties)  # of the round under way
         self._absent: dict[str, tuple[int, int]] = {}  # party: (next round to ask, absence)
         self._told: set[str] = set()  # parties that have the problem
+        self._rows: dict[str, float] = {}  # of each party, where they were counted in the clear
+        self._weights = Weights()
         self._aim = WHOLE  # of the round under way
         self._since = 0  # the last round before the computation that is checkpointed
         self._held: list[Round] | None = None  # its rounds since the last checkpoint
@@ -253,6 +257,8 @@ class Federation:
             entry = self._recorded(request, asked, otherwise)
             self.ledger.add(entry)
         self._note_absent(entry)
+        if isinstance(task, Measure):
+            self._weights = Weights(entry.heard, self._rows)
         if task.needs_problem:
             self._told |= set(asked) - set(entry.failures)
         return entry
@@ -272,7 +278,7 @@ class Federation:
         self.engine.prepare(self.problem if request.task.needs_problem else None)
         began = time.perf_counter()
         remark = self.remark or self.engine.remark
-        answers = Answers(request, self.problem, remark, self._aim)
+        answers = Answers(request, self.problem, remark, self._aim, self._weights)
         if request.verb == "sum" and self._private is not None:
             answers.seal(self._private, None)
             left = self._allowed(request.task, self._messages(request, asked), answers.most_bytes)
@@ -293,6 +299,7 @@ class Federation:
         if self._out_of_time(seconds):
             raise BudgetSpent("the budget in seconds is spent; the last round was given up")
         self._check_quorum(request.task, answers, asked)
+        self._rows |= answers.rows
         return answers.round(asked, exchange, seconds)
 
     def _collect(
@@ -306,7 +313,9 @@ class Federation:
         """Every party's reply; those that were lost or malformed are asked for again."""
         messages = waiting = self._messages(request, tuple(asked))
         for _ in range(1 + self.retries):
-            answers.take(waiting, self._call(waiting, request, otherwise, exchange))
+            longest = answers.longest_reply
+            replies = self._call(waiting, request, otherwise, exchange, longest)
+            answers.take(waiting, replies)
             waiting = {party: messages[party] for party in answers.worth_retrying()}
             spent = exchange.bytes_down + exchange.bytes_up
             if not waiting or exchange.left == 0 or self._over(request.task, waiting, spent):
@@ -391,12 +400,13 @@ class Federation:
         request: Request,
         otherwise: Task | None,
         exchange: Exchange,
+        longest: int,
     ) -> dict[str, bytes | Refusal]:
         """Call the engine; a party that lost what it was told (restarted, resumed) is told again.
 
         The second telling is not booked: a resumed run has the ledger of an uninterrupted one.
         """
-        replies = exchange.call(request.task, messages)
+        replies = exchange.call(request.task, messages, longest)
         for code, task in (("no_problem", request.task), ("no_state", otherwise)):
             lost = [party for party, reply in replies.items() if _lacks(reply, code)]
             if lost and task is not None:

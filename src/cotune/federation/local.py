@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 import time
@@ -17,11 +16,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from loky.backend import resource_tracker
 
 from cotune.errors import FederationError
 from cotune.federation.engine import Engine
 from cotune.federation.wire import Refusal
+from cotune.party import scratch
 from cotune.party.doubts import Doubt, doubts
 from cotune.party.key import KeyFile
 from cotune.party.party import Party
@@ -265,27 +264,23 @@ def _agent(started: list[Agent], lock: threading.Lock) -> Agent:
         return started[0]
 
 
-def _close(workers: Workers, turns: _Turns, scratch: Path, agents: list[Agent]) -> None:
+def _close(workers: Workers, turns: _Turns, folder: Path, agents: list[Agent]) -> None:
     """End what the engine started; at the latest when the process ends."""
     turns.drop()
     workers.cancel()
     turns.close()
     for agent in agents:
         agent.close()
-    shutil.rmtree(scratch, ignore_errors=True)
-    resource_tracker.unregister(str(scratch), "folder")
+    scratch.remove(folder)
 
 
 def _scratch_folder(parent: Path | None) -> Path:
-    """A private folder that is removed even if this process is killed: rows lie in it."""
     try:
         if parent is not None:
             parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="cotune-", dir=parent))
+        return scratch.private_folder(parent)
     except OSError as error:
         raise FederationError(
             f"no scratch folder can be made in {parent or tempfile.gettempdir()} "
             f"({error.strerror}): give another with TMPDIR"
         ) from error
-    resource_tracker.register(str(folder), "folder")
-    return folder

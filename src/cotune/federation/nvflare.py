@@ -35,7 +35,7 @@ from cotune.federation.session import (
     Server,
 )
 from cotune.federation.signature import Signer
-from cotune.federation.wire import Refusal
+from cotune.federation.wire import Refusal, encode, too_long
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class NvflareEngine(Engine):
                     "same version",
                 )
         asked = {p: m for p, m in messages.items() if p not in replies}
-        told = relay.call(name, asked, until)
+        told = relay.call(name, asked, until, self.longest_reply)
         replies |= told.replies
         self._fits |= told.fits
         for party, why in told.lost.items():
@@ -286,7 +286,7 @@ class _Relay:
         relay.lost = {site: heard.get(site) for site in sites - relay.versions.keys()}
         return relay
 
-    def call(self, name: str, messages: Mapping[str, bytes], until: float) -> _Told:
+    def call(self, name: str, messages: Mapping[str, bytes], until: float, longest: int) -> _Told:
         told, misses = _Told(), 0
         size = sum(map(len, set(messages.values())))
         if not messages:
@@ -294,6 +294,10 @@ class _Relay:
         groups = _grouped(messages, self._signer)
         data: dict[str, Any] = {"op": "call", "id": name, "groups": groups}
         data["certificate"] = self._signer.certificate
+        data["longest"] = longest
+        data["too_long"] = base64.b64encode(
+            encode(Refusal("malformed", too_long(longest)))
+        ).decode()
         while len(told.replies) + len(told.lost) < len(messages):
             wait = max(0.0, min(LONG_POLL, until - time.monotonic()))
             patience = (COMMAND + size / SLOWEST) * 3**misses

@@ -117,7 +117,7 @@ class Relay(Controller):  # type: ignore[misc]
             message, signature = map(base64.b64decode, texts)
             ask = Ask("call", name, data["certificate"], message, WAIT, signature)
             asks |= dict.fromkeys(sites, ask)
-        call = _Call(name, asks)
+        call = _Call(name, asks, data["longest"], base64.b64decode(data["too_long"]))
         self._calls = {name: call}
         for site in asks:
             self._threads.submit(self._followed, call, site)
@@ -194,10 +194,14 @@ class _Tidy:
 
 
 class _Call:
-    """One round's messages, and what has come of them."""
+    """One round's messages, and what has come of them.
 
-    def __init__(self, name: str, asks: Mapping[str, Ask]) -> None:
+    A reply of more than `longest` bytes stays here: the coordinator gets `too_long` instead.
+    """
+
+    def __init__(self, name: str, asks: Mapping[str, Ask], longest: int, too_long: bytes) -> None:
         self.name = name
+        self._longest, self._too_long = longest, too_long
         self.asks = asks
         self.given_up = False
         self._replies: dict[str, bytes] = {}
@@ -212,7 +216,8 @@ class _Call:
     def replied(self, site: str, told: Told) -> None:
         with self._changed:
             self._fits[site] = told.fits
-            self._replies[site] = told.reply
+            is_read = len(told.reply) <= self._longest
+            self._replies[site] = told.reply if is_read else self._too_long
             self._changed.notify_all()
 
     def working(self, site: str, told: Told) -> None:

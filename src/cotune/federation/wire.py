@@ -122,6 +122,18 @@ def decode_request(message: bytes) -> Request:
         raise Malformed("the message is not a request of this version of cotune") from error
 
 
+def too_long(most: int) -> str:
+    """What is wrong with a reply that is longer than any honest one: it is not decoded."""
+    return f"the reply is too long: it may have {most:,} bytes"
+
+
+def decode_bounded(message: bytes, most: int) -> Answer:
+    """A reply of at most so many bytes: decoding a longer one could take all memory."""
+    if len(message) > most:
+        raise Malformed(too_long(most))
+    return decode_reply(message)
+
+
 def decode_reply(message: bytes) -> Answer:
     try:
         reply: Answer = _replies.decode(message)

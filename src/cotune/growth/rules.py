@@ -61,6 +61,8 @@ class Rules:
 
 def rules_of(learner: str, params: Mapping[str, Any], schema: Schema) -> Rules:
     """The rules of a configuration; parameters that the federation cannot honour are refused."""
+    if learner not in _LEARNERS:
+        raise UsageError(choices(learner, "learner of boosted trees", _LEARNERS))
     build, known = _LEARNERS[learner]
     for name in params:
         if name not in known:

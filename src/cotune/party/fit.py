@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sklearn.dummy import DummyClassifier
 from threadpoolctl import ThreadpoolController
 
 from cotune.data.schema import Schema
-from cotune.errors import UsageError
+from cotune.errors import CotuneError, Malformed, UsageError
 from cotune.learners.contract import Learner
 from cotune.party.rows import Opened, fold_indices, open_rows
 from cotune.party.score import NotFinite, score
@@ -81,6 +81,8 @@ def _attempt(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored | str:
         return REFUSED
     except NotFinite:
         return NOT_FINITE
+    except MemoryError:  # as if it had ended its process: see `cotune.party.ration`
+        return DIED
     except Exception:
         return RAISED
 
@@ -92,6 +94,20 @@ def fitted(job: Job) -> tuple[Any, np.ndarray]:
     with warnings.catch_warnings(), np.errstate(all="ignore"), _one_thread(job.learner.name):
         warnings.simplefilter("ignore")
         return _fit(job, rows, X, rows.y)
+
+
+@contextmanager
+def as_asked() -> Iterator[None]:
+    """A learner that cannot be fitted as it was asked for: that is no mistake of the party's.
+
+    What the library says of it is not passed on, as it could quote a row.
+    """
+    try:
+        yield
+    except CotuneError:
+        raise
+    except Exception as error:
+        raise Malformed("the learner cannot be fitted with these parameters") from error
 
 
 def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored:

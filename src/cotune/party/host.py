@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-import shutil
+import socket
+import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal
-
-from loky.backend import resource_tracker
 
 import cotune
 from cotune.errors import FederationError, Malformed
@@ -23,16 +22,22 @@ from cotune.party.audit import Audit, Entry, entry_of
 from cotune.party.door import Ask, Told, heard, tell
 from cotune.party.party import Party
 from cotune.party.policy import Policy
+from cotune.party.scratch import LONGEST_NAME, private_folder, remove
 from cotune.party.workers import Workers
 
 log = logging.getLogger(__name__)
 
 #: The longest path that a socket's address may have on all systems is 103 bytes.
-LONGEST_FOLDER = 80
+LONGEST_FOLDER = 103 - len("/") - LONGEST_NAME - len("/door")
 #: Connections that wait to be accepted, at most.
 BACKLOG = 64
 #: Seconds that a client may take to say what it wants.
 PATIENCE = 60.0
+#: Connections that are served at a time, each by a thread, and that have said nothing yet.
+MOST_SERVED, MOST_SILENT = 64, 128
+#: Messages that are no requests: so many are written down one by one, and further ones of
+#: the same period of seconds in one line that counts them.
+MOST_JUNK, JUNK_PERIOD = 20, 3600.0
 #: Seconds for which work that was given up is waited for in the end.
 CLOSING = 5.0
 #: Seconds after which work that was given up, but goes on, is given up once more.
@@ -119,10 +124,12 @@ class Host:
         self._under_way: _Call | None = None
         self._performing = False  # whether there is a thread that performs
         self._changed = threading.Condition()
-        self._listener: Listener | None = None
+        self._listener: socket.socket | None = None
         self._folder: Path | None = None
         self._accepting: threading.Thread | None = None
         self._closed = False
+        self._served = threading.BoundedSemaphore(MOST_SERVED)
+        self._junk = _Junk()
 
     @property
     def address(self) -> str:
@@ -132,8 +139,10 @@ class Host:
 
     def start(self) -> None:
         """Open the door."""
-        self._folder = _private_folder()
-        self._listener = Listener(self.address, family="AF_UNIX", backlog=BACKLOG)
+        self._folder = _door_folder()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.address)
+        self._listener.listen(BACKLOG)
         self._accepting = threading.Thread(target=self._accept, name="cotune-door", daemon=True)
         self._accepting.start()
         threading.Thread(target=self._display, name="cotune-display", daemon=True).start()
@@ -155,11 +164,12 @@ class Host:
                 self._accepting.join()
             self._listener.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            resource_tracker.unregister(str(self._folder), "folder")
+            remove(self._folder)
         with self._changed:
             self._give_up()
             self._changed.wait_for(lambda: not self._performing, CLOSING)
+            for text, size_in, size_out in self._junk.rest():
+                self._noted(entry_of(None, "?", text, bytes_in=size_in, bytes_out=size_out))
         self._to_show.put(None)
 
     def __enter__(self) -> Host:
@@ -211,17 +221,19 @@ class Host:
         return self._told("done", again if self._noted(entry) else encode(_UNWRITTEN))
 
     def _refuse(self, ask: Ask, asker: str, request: Request | None, refusal: Refusal) -> Told:
-        reply = encode(refusal)
-        self._noted(
-            entry_of(
-                request,
-                asker,
-                _refused(refusal),
-                bytes_in=len(ask.message),
-                bytes_out=len(reply),
-            )
-        )
+        reply, outcome = encode(refusal), _refused(refusal)
+        if request is None:
+            self._note_junk(asker, outcome, len(ask.message), len(reply))
+        else:
+            size = len(ask.message)
+            self._noted(entry_of(request, asker, outcome, bytes_in=size, bytes_out=len(reply)))
         return self._told("done", reply)
+
+    def _note_junk(self, asker: str, outcome: str, bytes_in: int, bytes_out: int) -> None:
+        """Write down what is no request: whoever sends much of it must not fill the disk."""
+        with self._changed:
+            for text, size_in, size_out in self._junk.lines(outcome, bytes_in, bytes_out):
+                self._noted(entry_of(None, asker, text, bytes_in=size_in, bytes_out=size_out))
 
     def _begin(self, ask: Ask, asker: str, request: Request) -> _Call:
         """Perform it as soon as what is under way has been given up. Under the lock."""
@@ -331,41 +343,97 @@ class Host:
         return Told(state, reply, fits, cotune.__version__, self._party.name)
 
     def _accept(self) -> None:
+        """Hand a connection to a thread of its own once the client says something."""
         assert self._listener is not None
+        silent: dict[Connection, float] = {}  # since when
         while not self._closed:
-            try:
-                connection = self._listener.accept()
-            except OSError:
-                time.sleep(0.1)  # too many open files, say
-                continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            ready = wait([self._listener, *silent], AGAIN)
+            if self._listener in ready and not self._closed:
+                try:
+                    silent[_accepted(self._listener)] = time.monotonic()
+                except OSError:
+                    time.sleep(0.1)  # too many open files, say
+            for connection in [one for one in silent if one in ready]:
+                del silent[connection]
+                if self._served.acquire(blocking=False):
+                    threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                else:
+                    connection.close()  # it can try again
+            late = time.monotonic() - PATIENCE
+            for connection in list(silent)[: max(0, len(silent) - MOST_SILENT)]:
+                silent[connection] = late
+            for connection in [one for one, since in silent.items() if since <= late]:
+                del silent[connection]
+                connection.close()
+        for connection in silent:
+            connection.close()
 
     def _serve(self, connection: Connection) -> None:
         """One ask of one client. Whatever it sends or omits, only its own thread is concerned."""
+        try:
+            self._heard_out(connection)
+        finally:
+            self._served.release()
+
+    def _heard_out(self, connection: Connection) -> None:
         with connection:
             try:
-                if not connection.poll(PATIENCE):
-                    return
                 ask = heard(connection)
             except (OSError, EOFError):
                 return
             except Exception:
-                self._noted(entry_of(None, "", _refused(_NO_ASK), bytes_in=0, bytes_out=0))
+                self._note_junk("", _refused(_NO_ASK), 0, 0)
                 return
             with suppress(OSError):  # it went away; the reply can be collected
                 tell(connection, self.answer(ask))
 
 
-def _private_folder() -> Path:
-    """For this user alone, with a path short enough for a socket; gone even after a kill."""
+class _Junk:
+    """Which lines of the record messages are worth that nobody can read."""
+
+    def __init__(self) -> None:
+        self._since, self._count = 0.0, 0
+        self._bytes_in = self._bytes_out = 0
+
+    def lines(self, outcome: str, bytes_in: int, bytes_out: int) -> Iterator[tuple[str, int, int]]:
+        """The outcome and bytes of each line that is to be written now."""
+        now = time.monotonic()
+        if not self._count or now - self._since > JUNK_PERIOD:
+            yield from self.rest()
+            self._since = now
+        self._count += 1
+        if self._count <= MOST_JUNK:
+            yield outcome, bytes_in, bytes_out
+            return
+        self._bytes_in += bytes_in
+        self._bytes_out += bytes_out
+        if self._count == MOST_JUNK + 1:
+            yield f"{outcome} (further ones of this hour are counted)", 0, 0
+
+    def rest(self) -> Iterator[tuple[str, int, int]]:
+        """The line that counts those of the period that were not written one by one."""
+        more = self._count - MOST_JUNK
+        if more > 0:
+            text = f"refused: malformed {more:,} more messages of that hour"
+            yield text, self._bytes_in, self._bytes_out
+        self._count = self._bytes_in = self._bytes_out = 0
+
+
+def _accepted(listener: socket.socket) -> Connection:
+    """A connection that does not wait for ever for the rest of a message."""
+    client, _ = listener.accept()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(PATIENCE), 0))
+    return Connection(client.detach())
+
+
+def _door_folder() -> Path:
+    """With a path short enough for a socket."""
     usual = tempfile.gettempdir()
     parent = usual if len(usual.encode()) <= LONGEST_FOLDER else "/tmp"
     try:
-        folder = Path(tempfile.mkdtemp(prefix="cotune-", dir=parent))
+        return private_folder(Path(parent))
     except OSError as error:
         raise FederationError(
             f"no folder for the party's socket can be made in {parent} ({error.strerror}): give "
             "another with TMPDIR"
         ) from error
-    resource_tracker.register(str(folder), "folder")
-    return folder

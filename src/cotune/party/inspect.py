@@ -10,8 +10,8 @@ import pandas as pd
 
 from cotune.data.arrays import chunks, is_array, seen_arrays
 from cotune.data.encode import OTHER, as_text
-from cotune.data.schema import has_classes, is_number
-from cotune.errors import DataError
+from cotune.data.schema import Kind, has_classes, is_number
+from cotune.errors import DataError, Malformed
 from cotune.party.tasks import Description, Inspect, Measure, Measures, Place, SeenColumn
 
 #: A text column with more values than this is an identifier or free text: telling its values
@@ -139,6 +139,7 @@ def _classes(target: pd.Series, task: Inspect, smallest: int) -> tuple[str, ...]
 
 def measure(frame: pd.DataFrame, task: Measure) -> Measures:
     """Counts, sums and sums of squares of the draft schema's columns over the party's rows."""
+    _check_draft(frame, task)
     numeric: list[float] = []
     categories: list[float] = []
     for column, common in zip(task.draft.columns, task.places, strict=True):
@@ -150,6 +151,22 @@ def measure(frame: pd.DataFrame, task: Measure) -> Measures:
     if task.draft.task == "classification":
         return Measures(numeric, categories, _counts(y, task.draft.classes))
     return Measures(numeric, categories, _moments(y, task.target_place))
+
+
+def _check_draft(frame: pd.DataFrame, task: Measure) -> None:
+    """Raise `Malformed` if the draft is about other columns than the party's."""
+    draft = task.draft
+    if len(task.places) != len(draft.columns):
+        raise Malformed("there is not one place for each column")
+    kinds: list[tuple[str, Kind]] = [(column.name, column.kind) for column in draft.columns]
+    kinds.append((draft.target, "numeric" if draft.task == "regression" else "categorical"))
+    for name, kind in kinds:
+        if name not in frame.columns:
+            raise Malformed("the schema has a column that the party does not have")
+        own = frame[name]
+        fits = is_number(own) or own.isna().all() if kind == "numeric" else True
+        if not fits or is_array(own) != (kind == "array"):
+            raise Malformed("a column of the schema is of another kind at the party")
 
 
 def _moments(values: pd.Series, common: Place) -> list[float]:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 FEWEST = 2
 
 Key = Annotated[bytes, msgspec.Meta(max_length=32)]
+#: Bytes of a public key, a ciphertext or a decryption share, and of a part of an evaluation key,
+#: at most: they have 0.4 to 3.7 and 7 to 9.5 million in the schemes of `agent.schemes`.
+MOST_CIPHERTEXT, MOST_SWITCH = 4_000_000, 12_000_000
+Ciphertext = Annotated[bytes, msgspec.Meta(max_length=MOST_CIPHERTEXT)]
+SwitchPart = Annotated[bytes, msgspec.Meta(max_length=MOST_SWITCH)]
 
 
 class Aim(msgspec.Struct, frozen=True):
@@ -206,6 +211,9 @@ class OfKeys(Task, frozen=True):
     instead = ""
     needs_problem = False
 
+    def most_bytes(self, problem: Any) -> int:
+        return 64
+
 
 class PublicKey(Reply, frozen=True):
     key: bytes
@@ -261,6 +269,9 @@ class Reveal(OfKeys, frozen=True):
     number: int
     gone: tuple[str, ...]
 
+    def most_bytes(self, problem: Any) -> int:
+        return 64 + sum(len(name.encode()) + 64 for name in self.gone)
+
     def perform(self, party: Party) -> Streams:
         return Streams(party.keys.reveal(self.session, self.number, self.gone))
 
@@ -288,7 +299,10 @@ class Deal(OfKeys, frozen=True):
 
     session: Label
     scheme: agent.Scheme
-    lead: bytes | None = None
+    lead: Ciphertext | None = None
+
+    def most_bytes(self, problem: Any) -> int:
+        return MOST_CIPHERTEXT
 
     def perform(self, party: Party) -> Sealed:
         return Sealed(party.keys.deal(self.session, self.scheme, self.lead))
@@ -304,7 +318,10 @@ class Switch(OfKeys, frozen=True):
     reply = Sealed
 
     session: Label
-    lead: bytes | None = None
+    lead: SwitchPart | None = None
+
+    def most_bytes(self, problem: Any) -> int:
+        return MOST_SWITCH
 
     def perform(self, party: Party) -> Sealed:
         made = party.keys.ask(agent.Switch(**party.keys.holder(self.session), lead=self.lead))
@@ -321,7 +338,10 @@ class Relinearise(OfKeys, frozen=True):
     reply = Sealed
 
     session: Label
-    joined: bytes
+    joined: SwitchPart
+
+    def most_bytes(self, problem: Any) -> int:
+        return MOST_SWITCH
 
     def perform(self, party: Party) -> Sealed:
         made = party.keys.ask(
@@ -340,7 +360,7 @@ class Adopt(OfKeys, frozen=True):
     reply = Acknowledged
 
     session: Label
-    public: bytes
+    public: Ciphertext
 
     def perform(self, party: Party) -> Acknowledged:
         party.keys.ask(agent.Adopt(**party.keys.holder(self.session), public=self.public))
@@ -360,8 +380,11 @@ class Refresh(OfKeys, frozen=True):
     reply = Sealed
 
     session: Label
-    asked: tuple[bytes, ...]
-    common: tuple[bytes, ...]
+    asked: tuple[Ciphertext, ...]
+    common: tuple[Ciphertext, ...]
+
+    def most_bytes(self, problem: Any) -> int:
+        return 64 + 2 * len(self.asked) * MOST_CIPHERTEXT
 
     def perform(self, party: Party) -> Sealed:
         made = party.keys.ask(
@@ -380,7 +403,10 @@ class Decrypt(OfKeys, frozen=True):
     reply = Sealed
 
     session: Label
-    ciphertexts: tuple[bytes, ...]
+    ciphertexts: tuple[Ciphertext, ...]
+
+    def most_bytes(self, problem: Any) -> int:
+        return 64 + len(self.ciphertexts) * MOST_CIPHERTEXT
 
     def perform(self, party: Party) -> Sealed:
         made = party.keys.ask(

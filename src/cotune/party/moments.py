@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
+from cotune.errors import Malformed
 from cotune.party.task import (
     RESOLUTION,
     Configuration,
@@ -193,6 +194,8 @@ class Moments(Task, frozen=True):
     def perform(self, party: Party) -> Told:
         from cotune.party.predict import learnt_from
 
+        if len(self.ceilings) != len(self.search.learners):
+            raise Malformed("there is not one ceiling for each learner")
         _, learnt = learnt_from(party, self.search, self.judged)
         told = [
             moments(Features(party.problem, learner), pairs, ceiling)

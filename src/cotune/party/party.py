@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from cotune.data.encode import Features
-from cotune.errors import CotuneError, DataError, Malformed
+from cotune.errors import CotuneError, DataError, Malformed, UsageError
 from cotune.federation.wire import (
     OWN_TERMS,
     Code,
@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: Fits that one message may ask for, and bytes of its reply, at most: more is no honest question.
+MOST_FITS = 2**20
+MOST_REPLY = 2**28
 
 
 class Refuse(CotuneError):
@@ -146,10 +150,13 @@ class Party:
                 return encode(Refusal("no_keys", str(error)))
             except DataError as error:
                 return encode(Refusal("data", str(error)))
-            except Malformed as error:
+            except (Malformed, UsageError) as error:  # both are about what was asked
                 return encode(Refusal("malformed", str(error)))
             except Cancelled as error:
                 return encode(Refusal("cancelled", str(error)))
+            except MemoryError:
+                sentence = "the task takes more memory than the party may use: ask for less"
+                return encode(Refusal("malformed", sentence))
             except OSError as error:
                 reason = os.strerror(error.errno) if error.errno else "input or output failed"
                 return encode(Refusal("storage", f"the party's disk cannot be used: {reason}"))
@@ -282,6 +289,7 @@ class Party:
             self._take_problem(request).begin(request.round, given_up)
             self._may_fit = task.most_fits(self.problem) > 0
         self._check_way(request)
+        self._check_size(task)
         if request.verb == "gather":
             reply = task.perform(self)
             return Gathered(msgspec.Raw(encode(reply)), self._cost)
@@ -290,7 +298,12 @@ class Party:
         return self._sealed(request)
 
     def _check_way(self, request: Request) -> None:
-        """Never answer with less privacy than the problem says, or than before in this run."""
+        """Never answer with less privacy than the problem says, or than before in this run.
+
+        What is made to be added up is not disclosed alone, in any run.
+        """
+        if request.verb == "gather" and not request.task.gathered:
+            raise Malformed(f"the task {request.task.name} can only be added up: use sum")
         before = promised = self._promised(request.run)
         if request.task.needs_problem:
             promised = max(before, self.problem.privacy, key=RANK.__getitem__)
@@ -317,6 +330,22 @@ class Party:
 
     def _promises(self, run: str) -> Path | None:
         return self._state / self.name / f"{run}.privacy" if self._state else None
+
+    def _check_size(self, task: Task) -> None:
+        """Refuse what would take all time or all memory, before any of it is taken."""
+        problem = self._problem if task.needs_problem else None
+        fits = task.most_fits(problem) if problem is not None else 0
+        if fits > MOST_FITS:
+            raise Malformed(
+                f"the task may take {fits:,} fits, and a party makes at most {MOST_FITS:,} for one "
+                "message: ask for fewer"
+            )
+        size = task.most_bytes(problem)
+        if size > MOST_REPLY:
+            raise Malformed(
+                f"the reply may have {size:,} bytes, and a party makes none of more than "
+                f"{MOST_REPLY:,}: ask for less"
+            )
 
     def _summand(self, task: Task) -> dict[str, np.ndarray]:
         """The party's part of a sum."""

@@ -84,8 +84,12 @@ def judged_pairs(learner: str, judged: Iterable[tuple[Configuration, float]]) ->
 
 
 def _drawn(space: Space, candidates: Candidates) -> list[dict[str, Any]]:
-    drawn = candidates.drawn(space)
-    if candidates.digest != candidates.digest_of(space, drawn):
+    try:
+        drawn = candidates.drawn(space)
+        digest = candidates.digest_of(space, drawn)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise Malformed("what candidates are to be drawn around does not fit the space") from error
+    if candidates.digest != digest:
         raise Malformed("the party draws other candidates: do the versions of NumPy differ?")
     return drawn
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from cotune.errors import CotuneError
+from cotune.errors import Malformed
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
@@ -21,6 +21,11 @@ Label = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 #: A power of two, so that a value rounded to it times a number of rows is exact in floating point:
 #: totals then do not depend on the order of the parties, nor on how they were added up.
 RESOLUTION = 2.0**-30
+
+#: Bytes of a reply of which nothing better is known, at most.
+MOST_UNKNOWN = 64 * 2**20
+#: Bytes that a reply may have beside what its task asked for: names of fields, or a refusal.
+FRAME = 4096
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -46,7 +51,7 @@ class Term(msgspec.Struct, frozen=True):
     def rounded(self, values: np.ndarray, name: str, weight: float = 1.0) -> np.ndarray:
         """The values as they are added up: to the resolution, times the weight if weighted."""
         if values.shape != (self.length,) or not self.holds(values, 1.0):
-            raise CotuneError(f"the party's own term {name} is out of its bounds")
+            raise Malformed(f"the party's own term {name} is out of its bounds in this task")
         factor = weight if self.weighted else 1.0
         if self.exact:
             return values * factor if self.weighted else values
@@ -78,6 +83,8 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     instead: ClassVar[str] = "ask for the total (sum)"
     #: Whether the party must have been told the problem before.
     needs_problem: ClassVar[bool] = True
+    #: Whether its reply can be gathered: some are arrays, made to be added up.
+    gathered: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -89,17 +96,17 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         """The fields of the reply that can be summed; none by default."""
-        raise CotuneError(f"the task {self.name} has no terms to sum: use gather")
+        raise Malformed(f"the task {self.name} has no terms to sum: use gather")
 
     def fractions(
         self, problem: Problem, vectors: Mapping[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """What of its terms can be divided under encryption, and by which counts, by positions."""
-        raise CotuneError(f"the task {self.name} has nothing to divide")
+        raise Malformed(f"the task {self.name} has nothing to divide")
 
     def divided(self, problem: Problem, quotients: np.ndarray) -> dict[str, np.ndarray]:
         """The terms that quotients of `fractions` stand for; others are not told."""
-        raise CotuneError(f"the task {self.name} has nothing to divide")
+        raise Malformed(f"the task {self.name} has nothing to divide")
 
     def weight(self, party: Party) -> float:
         """The party's share in a mean of weighted terms."""
@@ -112,6 +119,11 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     def most_bytes(self, problem: Problem | None) -> int:
         """An upper bound of the size of one party's reply, where it can be known; else 0."""
         return 0
+
+    def longest_reply(self, problem: Problem | None) -> int:
+        """Bytes that no party's reply has: longer ones are refused before they are decoded."""
+        most = self.most_bytes(problem)
+        return (most + most // 10 if most else MOST_UNKNOWN) + FRAME
 
     def check(self, reply: Any, problem: Problem | None) -> None:
         """Raise `Malformed` if a gathered reply does not answer this task."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 
 from cotune.data.schema import Kind, Schema, TaskKind
+from cotune.domain import Category, Domain
 from cotune.errors import Malformed, UsageError
 from cotune.party.task import RESOLUTION, Configuration, Reply, Task, Term, most_summed_bytes
 
@@ -39,7 +41,7 @@ class Place(msgspec.Struct, frozen=True):
     """Roughly where numbers lie: all within two to the power of `exponent` of `centre`."""
 
     centre: float = 0.0
-    exponent: int = 0
+    exponent: Annotated[int, msgspec.Meta(ge=-1100, le=1100)] = 0
 
 
 class SeenColumn(msgspec.Struct, frozen=True):
@@ -135,6 +137,11 @@ class Measure(Task, frozen=True):
 
     def most_bytes(self, problem: Problem | None) -> int:
         return most_summed_bytes(self.terms(problem))
+
+    def rows(self, vectors: Mapping[str, np.ndarray]) -> float:
+        """How many rows these sums are over."""
+        target = vectors["target"]
+        return float(target.sum() if self.draft.classes else target[0])
 
     def perform(self, party: Party) -> Measures:
         from cotune.party.inspect import measure
@@ -299,7 +306,8 @@ class Search(Task, frozen=True):
 
     def most_bytes(self, problem: Problem | None) -> int:
         assert problem is not None
-        return 64 + sum(self.most_pairs * _most_pair_bytes(problem, n) for n in self.learners)
+        known = [name for name in self.learners if name in problem.spaces]  # it refuses others
+        return 64 + sum(self.most_pairs * _most_pair_bytes(problem, name) for name in known)
 
     @property
     def most_pairs(self) -> int:
@@ -329,7 +337,14 @@ class Search(Task, frozen=True):
 
 
 def _most_pair_bytes(problem: Problem, learner: str) -> int:
-    return 48 + sum(len(name) + 48 for name in problem.spaces[learner])
+    space = problem.space(learner)
+    return 48 + sum(len(name.encode()) + 5 + _most_value_bytes(space[name]) for name in space)
+
+
+def _most_value_bytes(domain: Domain) -> int:
+    """A number has 9 bytes at most, a text is as long as it is."""
+    values = domain.choices if isinstance(domain, Category) else (getattr(domain, "value", None),)
+    return max(len(msgspec.msgpack.encode(value)) for value in (*values, 0.0))
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -340,11 +355,15 @@ class Candidates(msgspec.Struct, frozen=True):
     """
 
     count: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    seed: int
+    seed: Annotated[int, msgspec.Meta(ge=0)]
     around: tuple[dict[str, bool | int | float | str | None], ...] = ()
     epsilon: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     #: Of what the coordinator drew. A party whose libraries draw otherwise must not answer.
     digest: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.around) > self.count:
+            raise ValueError("there are more configurations to begin with than to draw")
 
     def drawn(self, space: Space) -> list[dict[str, Any]]:
         """The same list each time, for whoever asks in this process: not to be changed."""
@@ -428,6 +447,9 @@ class Predict(Task, frozen=True):
     def perform(self, party: Party) -> Predictions:
         from cotune.party.predict import predict
 
+        learners = len(self.search.learners)
+        if len(self.candidates) != learners or len(self.ceilings) not in (0, learners):
+            raise Malformed("there are not candidates, or ceilings, for each learner")
         return predict(party, self)
 
     def most_fits(self, problem: Problem) -> int:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cotune.errors import CotuneError
 from cotune.learners import learner
 from cotune.party.fit import DIED, Fitted, Job, run_job
+from cotune.party.ration import bounded
 
 if TYPE_CHECKING:
     from cotune.data.schema import Schema
@@ -130,8 +131,7 @@ class Workers:
         given_up = given_up or self._given_up
         _check(given_up)
         try:
-            with _interrupts_elsewhere():
-                future = self._executor().submit(function, *arguments)
+            future = self._begun(function, *arguments)
             self.on_wait()
             return _awaited(future, given_up)
         except (BrokenExecutor, CancelledError) as error:
@@ -150,11 +150,17 @@ class Workers:
         if pool is not None:
             pool.shutdown(wait=True, kill_workers=True)
 
+    def _begun(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """A call on a process; on one of our own with a bound of its memory."""
+        with _interrupts_elsewhere():
+            if self._given is not None:
+                return self._given.submit(function, *arguments)
+            return self._executor().submit(bounded, function, *arguments)
+
     def _submit(self, job: Job, given_up: Future[None]) -> Future[Fitted] | None:
         _check(given_up)
         try:
-            with _interrupts_elsewhere():
-                return self._count(self._executor().submit(run_job, job), job)
+            return self._count(self._begun(run_job, job), job)
         except BrokenExecutor:
             return None
         except RuntimeError:  # the pool was shut down between the two calls
@@ -210,7 +216,7 @@ class _Alone:
         self._pool = self._pool or _pool(1)
         try:
             with _interrupts_elsewhere():
-                future: Future[Fitted] = self._pool.submit(run_job, job)
+                future: Future[Fitted] = self._pool.submit(bounded, run_job, job)
             return _awaited(future, self.given_up)
         except BrokenExecutor:
             self.close()

@@ -190,6 +190,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _death(code: int | None) -> str:
+    if code == -signal.SIGPROF:
+        return "it computed for too long"
     if code is not None and code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

@@ -19,6 +19,7 @@ from cotune.federation.exchange import Exchange
 from cotune.federation.wire import Refusal
 from cotune.party.keys import (
     FEWEST,
+    MOST_CIPHERTEXT,
     WHOLE,
     Acquaint,
     Adopt,
@@ -35,7 +36,7 @@ from cotune.party.keys import (
     Streams,
     Switch,
 )
-from cotune.party.task import Reply, Task
+from cotune.party.task import FRAME, Reply, Task
 from cotune.privacy.agent import messages as agent
 from cotune.privacy.agent.envelope import Kind, Refused, Seal
 from cotune.privacy.fixed import WIDTHS
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Numbers in one ciphertext.
 RING = 8192
+#: Bytes of a ciphertext of the scheme "sum", at most: it has 394,538.
+MOST_SUMMAND = 400_000
 #: That can add up under one joint key: see `cotune.privacy.agent.schemes`.
 MOST_PARTIES = 200
 
@@ -76,6 +79,10 @@ class Private(ABC):
     @abstractmethod
     def most_bytes(self, slots: int, aim: Aim = WHOLE) -> int:
         """What one party and the coordinator send each other for a sum, about, new keys too."""
+
+    @abstractmethod
+    def longest_part(self, slots: int, aim: Aim = WHOLE) -> int:
+        """Bytes of a reply with one party's part, at most."""
 
     @abstractmethod
     def check(self, part: Any, slots: int, aim: Aim = WHOLE) -> None:
@@ -118,7 +125,10 @@ class Masked(Private):
         return Keyed(self._session, among, number=self._sums, fewest=fewest)
 
     def most_bytes(self, slots: int, aim: Aim = WHOLE) -> int:
-        return 8 * slots + 4096
+        return 8 * slots + FRAME
+
+    def longest_part(self, slots: int, aim: Aim = WHOLE) -> int:
+        return 8 * slots + FRAME
 
     def check(self, part: Any, slots: int, aim: Aim = WHOLE) -> None:
         if len(part) != 8 * slots:
@@ -198,6 +208,11 @@ class Encrypted(Private):
         if aim.scheme != "sum":
             return 80_000_000
         return 2_400_000 + 1_000_000 * math.ceil(slots / RING)
+
+    def longest_part(self, slots: int, aim: Aim = WHOLE) -> int:
+        """Two ciphertexts for as many numbers as one holds, but one where they are added only."""
+        each = MOST_SUMMAND if aim.scheme == "sum" else 2 * MOST_CIPHERTEXT
+        return each * math.ceil(slots / RING) + FRAME
 
     @staticmethod
     def _fits(joint: Joint, parties: Sequence[str], aim: Aim) -> bool:

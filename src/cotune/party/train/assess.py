@@ -68,6 +68,9 @@ class Assess(Task, frozen=True):
     def most_fits(self, problem: Problem) -> int:
         return 1
 
+    def most_bytes(self, problem: Problem | None) -> int:
+        return most_summed_bytes(self.terms(problem))
+
     def check(self, reply: Assessed, problem: Problem | None) -> None:
         assert problem is not None
         worst = problem.metric.worst(problem.schema)
@@ -153,12 +156,13 @@ def joint_loss(folder: Path, model: bytes, X: np.ndarray, y: np.ndarray) -> tupl
 
 def own_loss(job: Job, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """The loss on rows X, y of a fit on all of the party's other rows, and its CPU seconds."""
-    from cotune.party.fit import fitted
+    from cotune.party.fit import as_asked, fitted
     from cotune.party.rows import open_rows
     from cotune.party.score import score
 
     began = time.thread_time()
-    estimator, present = fitted(job)
+    with as_asked():
+        estimator, present = fitted(job)
     loss = score(open_rows(job.folder).problem, estimator, present, X, y)
     return loss, time.thread_time() - began
 

@@ -89,13 +89,15 @@ class Epochs(Task, frozen=True):
 
 def epochs(folder: Path, learner: Learner, task: Epochs) -> tuple[dict[str, np.ndarray], float]:
     """The reply, and the CPU seconds it took. Runs on a worker."""
+    from cotune.party.fit import as_asked
     from cotune.party.key import random_state
     from cotune.party.rows import open_rows
 
     began = time.thread_time()
     rows = open_rows(folder)
     X, y = rows.features("dense"), _target(rows)
-    network = untrained(rows.problem, learner, task.configuration, X.shape[1])
+    with as_asked():
+        network = untrained(rows.problem, learner, task.configuration, X.shape[1])
     if len(task.weights) != 4 * flat(network).size:
         raise Malformed("the weights are not as many as the network has")
     install(network, np.frombuffer(task.weights, "<f4").astype(float))
@@ -104,7 +106,7 @@ def epochs(folder: Path, learner: Learner, task: Epochs) -> tuple[dict[str, np.n
     network.early_stopping = False  # `partial_fit` knows none
     if network.batch_size != "auto":
         network.batch_size = min(network.batch_size, len(train))
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with warnings.catch_warnings(), np.errstate(all="ignore"), as_asked():
         warnings.simplefilter("ignore")
         for epoch in range(task.epochs):
             # `partial_fit` begins its random numbers anew each time

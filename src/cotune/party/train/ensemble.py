@@ -119,6 +119,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 def fit_own(folder: Path, learner: Learner, configuration: Configuration) -> Sent:
     """Fit on all rows to learn from; a regression's target is standardised for dense rows."""
+    from cotune.party.fit import as_asked
     from cotune.party.rows import open_rows
 
     began = time.thread_time()
@@ -137,7 +138,7 @@ def fit_own(folder: Path, learner: Learner, configuration: Configuration) -> Sen
             estimator = DummyClassifier()
     elif learner.features == "dense":
         y = (y - schema.target_mean) / schema.target_scale
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with warnings.catch_warnings(), np.errstate(all="ignore"), as_asked():
         warnings.simplefilter("ignore")
         estimator.fit(X, y)
     content, obstacle = _packed(learner.name, estimator, X)

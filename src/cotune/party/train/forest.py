@@ -11,13 +11,19 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
-from cotune.party.task import Configuration, Reply, Task
-from cotune.trees import PackedTree, check_packed, pack
+from cotune.party.task import FRAME, Configuration, Reply, Task
+from cotune.trees import NODE, PackedTree, check_packed, pack
 
 if TYPE_CHECKING:
     from cotune.learners.contract import Learner
     from cotune.party.party import Party
     from cotune.problem import Problem
+
+
+#: Trees that a party grows for one message, at most; usual are 100.
+MOST_TREES = 2**12
+#: Rows that a party may have however few the others have.
+MOST_FEW = 2**16
 
 
 class Weight(Reply, frozen=True):
@@ -72,7 +78,7 @@ class GrowTrees(Task, frozen=True):
     reply = GrownTrees
 
     configuration: Configuration
-    trees: dict[str, Annotated[int, msgspec.Meta(ge=0, le=2**20)]]
+    trees: dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_TREES)]]
     batch: int = 0
 
     def perform(self, party: Party) -> GrownTrees:
@@ -93,6 +99,13 @@ class GrowTrees(Task, frozen=True):
     def most_fits(self, problem: Problem) -> int:
         return 1
 
+    def longest_reply(self, problem: Problem | None) -> int:
+        """A tree has fewer leaves than its party has rows: see `cotune.problem.heaviest`."""
+        assert problem is not None
+        nodes = 2 * max(8 * problem.schema.rows, MOST_FEW)
+        tree = 64 + nodes * (NODE.itemsize + 8 * max(1, len(problem.schema.classes)))
+        return FRAME + max(self.trees.values(), default=0) * tree
+
     def check(self, reply: GrownTrees, problem: Problem | None) -> None:
         assert problem is not None
         if len(reply.trees) > max(self.trees.values(), default=0):
@@ -110,6 +123,7 @@ def grow(
     folder: Path, learner: Learner, configuration: Configuration, count: int, seed: int
 ) -> tuple[GrownTrees, float]:
     """The trees and the CPU seconds they took; on a worker."""
+    from cotune.party.fit import as_asked
     from cotune.party.rows import open_rows
 
     began = time.thread_time()
@@ -117,7 +131,7 @@ def grow(
     params = configuration.params | {"n_estimators": count}
     schema = rows.problem.schema
     forest = learner.estimator(params, task=schema.task, seed=seed, schema=schema)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with warnings.catch_warnings(), np.errstate(all="ignore"), as_asked():
         warnings.simplefilter("ignore")
         fitted = forest.fit(rows.features(learner.features), rows.y)
     classes = tuple(map(int, fitted.classes_)) if schema.task == "classification" else ()

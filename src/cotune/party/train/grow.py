@@ -81,7 +81,7 @@ class Start(msgspec.Struct, frozen=True):
     bins: Bins
     base: tuple[float, ...] = (0.0,)
     share: float = 1.0
-    every: int = 1
+    every: Annotated[int, msgspec.Meta(ge=1)] = 1
     trees: tuple[tuple[Tree, ...], ...] = ()
     splits: tuple[Split, ...] = ()
 

@@ -73,6 +73,8 @@ class Growing:
         schema = party.problem.schema
         if len(start.base) != (trees_per_round(schema) if start.target == "boost" else 1):
             raise Malformed("there is not one beginning for each tree of a round")
+        if len(start.bins.sizes) != len(schema.columns):
+            raise Malformed("there are not bins for each column of the schema")
         y = y.astype(float)
         if schema.task == "regression":
             y = (y - schema.target_mean) / schema.target_scale
@@ -90,6 +92,8 @@ class Growing:
     def add(self, rounds: Sequence[Sequence[Tree]], number: int) -> None:
         """Add the trees of finished rounds to what is predicted, and begin the round `number`."""
         for trees in rounds:
+            if len(trees) != len(self._raw):
+                raise Malformed("a round has not one tree for each class")
             for raw, tree in zip(self._raw, trees, strict=True):
                 nodes = self._rooted(self._everyone, 1)
                 nodes.divide(tree.splits)
@@ -121,23 +125,31 @@ class Growing:
         self._plant()
 
     def histograms(
-        self, nodes: Sequence[int], columns: tuple[int, ...], mask: bytes, names: Sequence[str]
+        self,
+        nodes: Sequence[int],
+        columns: tuple[int, ...],
+        mask: bytes,
+        names: Sequence[str],
+        most: int | None = None,
     ) -> list[np.ndarray]:
         """Sums over each column's bins in each node, of what is named: see `CHANNELS`.
 
         Of a node every column is told, of a column every bin with the missing values last; the
         mask leaves some of these out. Where several sums are kept of a node (two classes each),
-        all nodes of the first come before those of the second; counts are told once.
+        all nodes of the first come before those of the second; counts are told once. Without a mask
+        there may be at most so many bins.
         """
         if columns != self._used[0]:
             self._used = columns, Columns(columns, self._start.bins)
         counted, used = "counts" in names, self._used[1]
-        sums = [self._nodes.sums(nodes, used, *pair, counted=counted) for pair in self._summed]
         cells = len(nodes) * int(used.slots.sum())
+        if mask and 8 * len(mask) < cells:
+            raise Malformed("the mask is too short for the nodes and columns")
+        if not mask and most is not None and cells > most:
+            raise Malformed("the nodes and columns wanted have more bins than sums are asked for")
+        sums = [self._nodes.sums(nodes, used, *pair, counted=counted) for pair in self._summed]
         asked = np.ones(cells, dtype=np.uint8)
         if mask:
-            if 8 * len(mask) < cells:
-                raise Malformed("the mask is too short for the nodes and columns")
             asked = np.unpackbits(np.frombuffer(mask, np.uint8), count=cells)
         told = [told_by_channel(some.reshape(-1, some.shape[-1]), asked) for some in sums]
         return [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
+from cotune.errors import Malformed
 from cotune.party.task import Reply, Task, Term, most_summed_bytes
 from cotune.party.train.bins import counts_between, single
 from cotune.party.train.grow import MOST_ROWS, SQUARES_STEP, STEPS, Split, Start, digest_of
@@ -35,7 +36,7 @@ class Crowd(Task, frozen=True):
     )
     reply = Crowds
 
-    columns: tuple[int, ...]
+    columns: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     boundaries: tuple[bytes, ...]
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
@@ -47,6 +48,7 @@ class Crowd(Task, frozen=True):
 
     def perform(self, party: Party) -> Crowds:
         began = time.thread_time()
+        self._check(len(party.problem.schema.columns))
         known = party.training.setdefault("sorted", {})
         counts: list[int] = []
         for column, packed in zip(self.columns, self.boundaries, strict=True):
@@ -57,6 +59,15 @@ class Crowd(Task, frozen=True):
             counts += counts_between(known[column], boundaries).tolist()
         party.bill(0, time.thread_time() - began)
         return Crowds(counts)
+
+    def _check(self, columns: int) -> None:
+        if max(self.columns, default=0) >= columns:
+            raise Malformed("a column is named that the schema does not have")
+        if len(self.columns) != len(self.boundaries) or any(len(b) % 4 for b in self.boundaries):
+            raise Malformed("there are not boundaries for each column")
+        for packed in self.boundaries:
+            if not (np.diff(np.frombuffer(packed, dtype="<f4"), append=np.inf) >= 0).all():
+                raise Malformed("boundaries are not numbers in ascending order")
 
 
 class Histograms(Reply, frozen=True):
@@ -101,6 +112,7 @@ class Grow(Task, frozen=True, omit_defaults=True):
         "value where a column has few) and its target"
     )
     reply = Histograms
+    gathered = False
 
     after: str
     gradients: Count = 0
@@ -147,8 +159,10 @@ class Grow(Task, frozen=True, omit_defaults=True):
             sizes = {"gradients": self.gradients, "hessians": self.hessians, "counts": self.counts}
             names = [name for name, size in sizes.items() if size]
             used = self.columns or tuple(range(columns))
-            found = growing.histograms(self.wanted, used, self.mask, names)
+            found = growing.histograms(self.wanted, used, self.mask, names, max(sizes.values()))
             told = dict(zip(names, found, strict=True))
+            if [len(values) for values in found] != [sizes[name] for name in names]:
+                raise Malformed("the nodes and columns wanted have another number of sums")
         return Histograms(**told, squares=growing.squares(self.squares))
 
 

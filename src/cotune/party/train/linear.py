@@ -37,7 +37,7 @@ class Fourier(msgspec.Struct, frozen=True):
     """
 
     gamma: Annotated[float, msgspec.Meta(gt=0)]
-    pairs: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    pairs: Annotated[int, msgspec.Meta(ge=1, le=2**12)]
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
     def frequencies(self, columns: int) -> np.ndarray:

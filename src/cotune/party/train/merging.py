@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
-from cotune.party.task import Configuration, Reply, Task
-from cotune.party.train.bins import Bins
+from cotune.party.task import FRAME, MOST_UNKNOWN, Configuration, Reply, Task
+from cotune.party.train.bins import MOST_BINS, Bins
 from cotune.party.train.grow import (
     MOST_ROWS,
+    MOST_SPLITS,
     Split,
     Start,
     Tree,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 #: The rounds of trees that a message may ask for.
 MOST_ROUNDS = 2**16
+
+
+#: Bytes of a split with its leaf, gain and cover, at most, without categories.
+SPLIT_BYTES = 64
 
 
 class Boosted(Reply, frozen=True):
@@ -107,6 +112,21 @@ class Boost(Task, frozen=True, omit_defaults=True):
 
     def most_fits(self, problem: Problem) -> int:
         return 1
+
+    def longest_reply(self, problem: Problem | None) -> int:
+        """By the limits of leaves and depth, as far as the configuration has any."""
+        from cotune.growth.rules import rules_of
+
+        assert problem is not None
+        rules = rules_of(self.configuration.learner, self.configuration.params, problem.schema)
+        splits = min(
+            MOST_SPLITS,
+            rules.leaves or MOST_SPLITS,
+            2 ** min(rules.depth or 0, 16) if rules.depth else MOST_SPLITS,
+        )
+        right = MOST_BINS if None in self.bins.packed else 0  # of a split by categories
+        trees = self.rounds * trees_per_round(problem.schema)
+        return FRAME + min(MOST_UNKNOWN, trees * (64 + splits * (SPLIT_BYTES + right)))
 
     def check(self, reply: Boosted, problem: Problem | None) -> None:
         assert problem is not None

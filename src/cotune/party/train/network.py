@@ -50,6 +50,8 @@ class Arms(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         count = len(self.configurations)
+        if not count or any(name not in one for one in self.configurations for name in self.names):
+            raise Malformed("there is no configuration, or one without a parameter that is drawn")
         if len(self.theta) != max(1, len(self.names)) or any(len(s) != count for s in self.theta):
             raise Malformed("the distribution does not fit the configurations")
         if not all(min(s) >= 0 and abs(sum(s) - 1.0) <= 1e-6 for s in self.theta):
@@ -127,6 +129,7 @@ class Improve(Task, frozen=True):
         "from the run's seed"
     )
     reply = Improvement
+    gathered = False
 
     learner: str
     params: Params
@@ -172,6 +175,8 @@ class Improve(Task, frozen=True):
         party.require(self.learner)
         party.key.check(self.validation, "validation")
         learner = learners.learner(self.learner)
+        if learner.features != "tensor":
+            raise Malformed(f"the learner {self.learner!r} is no network")
         self.arms.check()
         seed = party.key.seed("improve", self.label, self.round, party.name)
         folder, keep = party.folder("tensor"), party.kept(f"network-{self.label}")
@@ -232,6 +237,8 @@ class Judge(Task, frozen=True):
         party.require(self.learner)
         party.key.check(self.validation, "validation")
         learner = learners.learner(self.learner)
+        if learner.features != "tensor":
+            raise Malformed(f"the learner {self.learner!r} is no network")
         self.arms.check()
         if not len(party.held_out):
             return Judgement([0.0], [0.0], [0.0])
@@ -247,7 +254,9 @@ _at_work = threading.Lock()
 
 def alone(function: Callable[..., T], *arguments: Any) -> T:
     """One training at a time in a process: they share a network and PyTorch's random numbers."""
-    with _at_work:
+    from cotune.party.fit import as_asked
+
+    with _at_work, as_asked():
         return function(*arguments)
 
 
@@ -264,6 +273,8 @@ def improve(
     began = time.thread_time()
     client = _client(folder)
     network = _network(learner, task.params, client.problem, task.weights)
+    if len(task.control) not in (0, len(task.weights)):
+        raise Malformed("the control variate has not as many numbers as the network")
     drawn = task.arms.draw(np.random.default_rng(seed))
     how = Local.of(task.params | task.arms.configuration(drawn))
     X, y, judged = client.split(task.validation)

@@ -6,7 +6,6 @@ A frame is 4 bytes of length, big-endian, and msgpack. The end of the input ends
 from __future__ import annotations
 
 import os
-import resource
 import struct
 import sys
 from typing import BinaryIO
@@ -17,7 +16,17 @@ from .envelope import Refused
 from .evaluator import Evaluator
 from .holder import Holders
 from .library import library
-from .messages import HolderAsk, Reply, Wrong, decode_ask, encode
+from .limits import (
+    BASE,
+    PER_BYTE,
+    PER_ENCRYPTED,
+    PER_MEMBER,
+    PER_SHARE,
+    allow_memory,
+    allow_time,
+    confine,
+)
+from .messages import Encrypt, HolderAsk, Reply, Wrong, decode_ask, encode
 
 LENGTH = struct.Struct(">I")
 
@@ -29,12 +38,19 @@ class Desk:
         self._holders = Holders()
         self._evaluator = Evaluator()
 
+    def allow(self, extra: int = 0) -> None:
+        """Memory for what is kept, and so many bytes more."""
+        kept = PER_SHARE * self._holders.shares + PER_MEMBER * self._evaluator.members
+        allow_memory(BASE + kept + extra)
+
     def answer(self, frame: bytes) -> Reply:
         try:
             ask = decode_ask(frame)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return Wrong("the message cannot be read: both sides must run the same cotune")
         try:
+            if isinstance(ask, Encrypt):  # by the party itself
+                self.allow(PER_ENCRYPTED * len(frame))
             if isinstance(ask, HolderAsk):
                 return self._holders.answer(ask)
             return self._evaluator.answer(ask)
@@ -52,6 +68,8 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
     desk = Desk()
     while len(head := incoming.read(LENGTH.size)) == LENGTH.size:
         (length,) = LENGTH.unpack(head)
+        desk.allow(PER_BYTE * length)
+        allow_time(length)
         frame = incoming.read(length)
         if len(frame) < length:
             return
@@ -63,7 +81,7 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
 
 def main() -> None:
     """Keep standard output for answers: a library's prints go to standard error."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold the secrets
+    confine()
     outgoing = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     library()  # without it there is nothing to serve

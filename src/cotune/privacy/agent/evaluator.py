@@ -64,6 +64,11 @@ class Evaluator:
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
 
+    @property
+    def members(self) -> int:
+        """Of all sessions together, at most."""
+        return sum(session.scheme.parties for session in self._sessions.values())
+
     def answer(self, ask: SessionAsk) -> Reply:
         if isinstance(ask, Open):
             return self._open(ask)

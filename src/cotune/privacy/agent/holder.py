@@ -49,6 +49,10 @@ class Holders:
     def __init__(self) -> None:
         self._shares: dict[tuple[str, str], Share] = {}
 
+    @property
+    def shares(self) -> int:
+        return len(self._shares)
+
     def answer(self, ask: HolderAsk) -> Reply:
         if isinstance(ask, Generate):
             return self._generate(ask)

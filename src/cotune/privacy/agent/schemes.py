@@ -12,7 +12,7 @@ import os
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 from . import approximate
@@ -51,6 +51,16 @@ class Kit(ABC):
     @abstractmethod
     def values(self, plaintexts: list[Any], count: int) -> bytes:
         """The numbers in what was decrypted."""
+
+    @cached_property
+    def key_bytes(self) -> int:
+        """Of a public key; ciphertexts have as many, or fewer."""
+        return len(dumped(self.context.KeyGen().publicKey))
+
+    def most_bytes(self, kind: Kind) -> int:
+        """Of a key or ciphertext, at most: six of a public key are in one for relinearisation."""
+        keys = 8 if Kind.LEAD_SWITCH <= kind <= Kind.RELINEARISATION else 1
+        return keys * self.key_bytes + 4096
 
     def reaching(self, totals: list[Any], least: int) -> Refreshing:
         """Results of `Reaching`; the relinearisation key is in place."""
@@ -298,6 +308,9 @@ def dumped(made: Any) -> bytes:
 def loaded(opened: Opened, tools: Kit) -> Any:
     """The key or ciphertext in an envelope."""
     fhe = library()
+    most = tools.most_bytes(opened.kind)
+    if len(opened.payload) > most:
+        raise Refused(f"it has {len(opened.payload)} bytes, and can have {most}")
     if opened.kind <= Kind.JOINT_KEY:
         load = fhe.DeserializePublicKeyString
     elif opened.kind <= Kind.RELINEARISATION:
