@@ -164,6 +164,13 @@ _tuning = (
         help="Whether parties count by their rows or equally in the mean loss.",
     ),
     click.option(
+        "--compare-by",
+        type=click.Choice(["federation", "parties"]),
+        show_default="federation; parties with equal weights, noise or fedex",
+        help="What configurations are compared by: their figure over all parties' rows, or the "
+        "mean of the parties' own losses, as published.",
+    ),
+    click.option(
         "--scaling",
         type=click.Choice(["standard", "none"]),
         default="standard",

@@ -23,6 +23,9 @@ WORST_DEVIATIONS = 1000.0
 
 Weights = Literal["rows", "equal"]
 Scaling = Literal["standard", "none"]
+#: What configurations are compared by: figures over all parties' rows, or the mean of the parties'
+#: own losses, the published objective.
+CompareBy = Literal["federation", "parties"]
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -121,6 +124,7 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
     scaling: Scaling = "standard"
     #: The share of every party's rows that is set aside before anything else, to judge the model.
     holdout: float = 0.0
+    compare_by: CompareBy = "parties"  # as before there was a choice: files may not say it
 
     @property
     def task(self) -> TaskKind:

@@ -12,11 +12,13 @@ import msgspec
 class Trial(msgspec.Struct, frozen=True):
     """A configuration that the parties judged together.
 
-    `loss` is the weighted mean over the `parties` that answered, whose weights add up to `weight`;
-    `fits` and `cpu_seconds` are totals over them; `reasons` says where fits failed, with the number
-    of parties. The parties used a `fraction` of their rows. A `predicted` loss is a surface's value
-    and was not observed. `error` is the standard error of the loss, as far as it varies between
-    folds; 0 where that is not known.
+    `loss` is that over all rows of the `parties` that answered, whose weights add up to `weight`,
+    or, where parties are compared, the weighted mean of theirs; `fits` and `cpu_seconds` are totals
+    over them; `reasons` says where fits failed, with the number of parties. The parties used a
+    `fraction` of their rows. A `predicted` loss is a surface's value and was not observed. `error`
+    is the standard error of the loss, from the same totals or, where parties are compared, as far
+    as it varies between folds; 0 where that is not known. `left_out` are rows of classes of which
+    their party has too few to say how they fared.
     """
 
     learner: str
@@ -30,6 +32,7 @@ class Trial(msgspec.Struct, frozen=True):
     fraction: float = 1.0
     predicted: bool = False
     error: float = 0.0
+    left_out: int = 0
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:

@@ -19,7 +19,7 @@ from cotune.model import Model
 from cotune.outcome import MODEL, Outcome
 from cotune.party.task import Configuration
 from cotune.privacy.sums import Privacy
-from cotune.problem import Budget, Scaling, Weights
+from cotune.problem import Budget, CompareBy, Scaling, Weights
 from cotune.progress import Progress, display
 from cotune.run import Record, Run
 from cotune.settings import Settings, spaces_as_json
@@ -40,6 +40,7 @@ def tune(
     fixed: Mapping[str, Mapping[str, Any]] | None = None,
     drop: Iterable[str] = (),
     weights: Weights = "rows",
+    compare_by: CompareBy | None = None,
     scaling: Scaling = "standard",
     seed: int = 0,
     train: bool = True,
@@ -89,6 +90,10 @@ def tune(
         Columns that are not to be used.
     weights
         Whether a party counts by its `rows` or all are `equal` in the mean loss.
+    compare_by
+        `federation`: configurations are compared by their figure over all parties' rows, from
+        totals. `parties`: by the mean of the parties' own losses, the published objective, and what
+        equal weights, noise, `fedex` and recorded evaluations take.
     scaling
         What learners that measure distances get: columns of mean 0 and deviation 1 over all
         parties (`standard`), or as they are (`none`), if they came scaled.
@@ -144,6 +149,7 @@ def tune(
         fixed={name: dict(values) for name, values in (fixed or {}).items()},
         drop=(drop,) if isinstance(drop, str) else tuple(drop),
         weights=weights,
+        compare_by=compare_by,
         scaling=scaling,
         seed=seed,
         train=train,
@@ -156,8 +162,12 @@ def tune(
         budget=budget,
         options=options,
     )
-    if train and not federation.engine.has_rows:
-        raise UsageError("these parties have no rows to train a model on: pass train=False")
+    if not federation.engine.has_rows:
+        if train:
+            raise UsageError("these parties have no rows to train a model on: pass train=False")
+        if compare_by == "federation":
+            raise UsageError("these parties have losses only, no rows: leave compare_by out")
+        settings = msgspec.structs.replace(settings, compare_by="parties")
     folder = None if run is None else Path(run)
     return _conduct(federation, Run.create(settings, dict(federation.origin), folder), progress)
 

@@ -32,7 +32,8 @@ FOLDS = 4
 
 def fitted(tmp_path, frame, chosen, params, others=(), free=(), **settings):
     """The job's result for all folds, on the rows of `frame`."""
-    problem = problem_of(frame, *others, **({"folds": FOLDS} | settings))
+    settings = {"folds": FOLDS, "compare_by": "parties"} | settings
+    problem = problem_of(frame, *others, **settings)
     rows = Rows(tmp_path / problem.digest, frame, problem)
     rows.prepare(chosen.features)
     folds = tuple(range(problem.folds))
@@ -121,7 +122,7 @@ def test_the_order_of_the_columns_does_not_change_the_losses(tmp_path):
     frame = people()
     turned = frame[list(frame)[::-1]]
     one = fitted(tmp_path / "a", frame, learner("logistic_regression"), {})
-    problem = problem_of(frame, folds=FOLDS)
+    problem = problem_of(frame, folds=FOLDS, compare_by="parties")
     rows = Rows(tmp_path / "b", turned, problem)
     rows.prepare("dense")
     job = Job(

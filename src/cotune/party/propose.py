@@ -223,6 +223,9 @@ class Propose(Task, frozen=True):
         ]
         return np.concatenate([np.empty(0), *units])
 
+    def weight(self, party: Party) -> float:
+        return party.loss_weight
+
     def most_fits(self, problem: Problem) -> int:
         return self.search.most_fits(problem) if self.anew else 0
 
