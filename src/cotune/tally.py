@@ -401,7 +401,7 @@ def terms(problem: Problem, count: int) -> dict[str, Term]:
     return found
 
 
-def vectors(problem: Problem, tallies: Sequence[Tally]) -> dict[str, list[Any]]:
+def vectors(problem: Problem, tallies: Sequence[Tally]) -> dict[str, Any]:
     """One party's tallies as the terms of a sum."""
     summed = statistic(problem)
     counts = np.zeros((len(tallies), summed.counts), dtype=int)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
 
 from cotune import tally
 from cotune.federation.federation import Federation
-from cotune.party.task import Configuration
+from cotune.party.task import Configuration, Reply, Term
 from cotune.party.tasks import REASONS, Evaluate, Evaluations
 from cotune.problem import Problem
 from cotune.tally import Figure
@@ -38,15 +38,26 @@ def evaluate_openly(
     replies = cast("dict[str, Evaluations]", federation.gather(task))
     assert federation.problem is not None
     weight = sum(reply.weight for reply in replies.values())
-    totals = {}
-    for name, term in task.terms(federation.problem).items():
-        rounded = [
-            term.rounded(np.array(getattr(reply, name), dtype=float), name, reply.weight)
-            for reply in replies.values()
-        ]
-        totals[name] = np.sum(rounded, axis=0)
+    weights = [reply.weight for reply in replies.values()]
+    totals = added_up(task.terms(federation.problem), list(replies.values()), weights)
     own = {party: reply.losses for party, reply in replies.items()}
     return _trials(federation, configurations, totals, len(replies), weight), own
+
+
+def added_up(
+    terms: Mapping[str, Term], replies: Sequence[Reply], weights: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """The totals of gathered replies: those that a sum would have given."""
+    return {
+        name: np.sum(
+            [
+                term.rounded(np.array(getattr(reply, name), dtype=float), name, weight)
+                for reply, weight in zip(replies, weights, strict=True)
+            ],
+            axis=0,
+        )
+        for name, term in terms.items()
+    }
 
 
 def _trials(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cotune import tally
 from cotune.errors import DataError, Malformed
 from cotune.party.task import Configuration, Reply, Task, Term
 
@@ -17,30 +18,30 @@ if TYPE_CHECKING:
 
 
 class Assessed(Reply, frozen=True):
-    """Losses on the party's held-out rows; NaN where they do not define the metric."""
+    """Losses on the party's held-out rows, NaN where they do not define the metric; and tallies.
+
+    Of both the federation's model comes first, then the party's own.
+    """
 
     rows: int
     joint: float
     own: float
-
-    @property
-    def sums(self) -> list[float]:
-        """What adds up to means over all parties' rows: rows, and for both losses sum and rows."""
-        told = [float(self.rows)]
-        for loss in (self.joint, self.own):
-            told += [0.0, 0.0] if np.isnan(loss) else [loss * self.rows, float(self.rows)]
-        return told
+    counts: tuple[int, ...]
+    wholes: tuple[float, ...] = ()
+    rests: tuple[float, ...] = ()
 
 
 class Assess(Task, frozen=True):
     """Judge a model, and the same configuration fitted on the party's own rows alone."""
 
     discloses = (
-        "how many rows it set aside, and two losses on these: of the federation's model, and of a "
-        "model that it fitted on its own rows alone"
+        "how many rows it set aside, and how the federation's model and one that it fitted on its "
+        "own rows alone predict these, as two losses and as sums (rows of each class and how many "
+        "of these are predicted right or as which other class, a histogram of scores, or sums of "
+        "losses and their squares: as the metric wants)"
     )
     reply = Assessed
-    instead = "only the mean over all parties can be told"
+    instead = "only the figures over all parties can be told"
 
     learner: str
     params: dict[str, bool | int | float | str | None]
@@ -51,7 +52,7 @@ class Assess(Task, frozen=True):
         from cotune.learners import learner
         from cotune.model import Model
         from cotune.party.fit import Job
-        from cotune.party.score import score
+        from cotune.party.score import predictions
 
         if party.held_out.empty:
             raise DataError("no row is set aside: the holdout is too small for this party")
@@ -64,19 +65,17 @@ class Assess(Task, frozen=True):
         X, y = model.encoded(party.held_out), encode_target(party.held_out, problem.schema)
         classes = np.arange(len(problem.schema.classes))
         began = time.thread_time()
-        joint = score(problem, model.on_codes, classes, X, y)
+        joint = predictions(problem, model.on_codes, classes, X)
         seconds = time.thread_time() - began
         configuration = Configuration(self.learner, self.params)
         job = Job(party.folder(model.features), learner(self.learner), configuration, ())
-        own, fitting = party.compute(own_loss, job, X, y)
+        own, fitting = party.compute(own_predictions, job, X)
         party.bill(1, seconds + fitting)
-        return Assessed(len(y), joint, own)
+        return assessed(problem, y, joint, own, party.smallest_cell)
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None
-        metric, schema = problem.metric, problem.schema
-        most = max(1.0, metric.worst(schema)) * 2.0**31
-        return {"sums": Term(5, 0.0, most, min(1.0, metric.resolution(schema)))}
+        return tally.terms(problem, 2)
 
     def most_fits(self, problem: Problem) -> int:
         return 1
@@ -89,18 +88,41 @@ class Assess(Task, frozen=True):
                 raise Malformed("the reply has a loss that is not within its bounds")
         if not 0 < reply.rows < 2**31:
             raise Malformed("the reply's number of rows is not within its bounds")
+        nothing = dict.fromkeys(("wholes", "rests"), Term(0, 0.0, 0.0, 1.0))
+        for name, term in (nothing | self.terms(problem)).items():
+            values = np.asarray(getattr(reply, name), dtype=float)
+            if values.shape != (term.length,) or not term.holds(values, 1.0):
+                raise Malformed(f"the reply's {name} are not {term.length} within their bounds")
 
 
-def own_loss(job: Job, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """The loss on rows X, y of a fit on all of the party's other rows, and its CPU seconds."""
+def assessed(
+    problem: Problem, y: np.ndarray, joint: np.ndarray, own: np.ndarray, smallest: int
+) -> Assessed:
+    """The reply that two models' predictions of the same rows make."""
+    from cotune.party.score import loss
+
+    kept = None
+    if problem.task == "classification":
+        kept = np.bincount(y, minlength=len(problem.schema.classes)) >= smallest
+    summed = tally.statistic(problem)
+    tallies = [
+        summed.disclosed(summed.tally(y, predicted, kept), smallest) for predicted in (joint, own)
+    ]
+    return Assessed(
+        len(y), loss(problem, y, joint), loss(problem, y, own), **tally.vectors(problem, tallies)
+    )
+
+
+def own_predictions(job: Job, X: np.ndarray) -> tuple[np.ndarray, float]:
+    """What a fit on all of the party's other rows predicts of these, and its CPU seconds."""
     from cotune.party.fit import fitted
     from cotune.party.rows import open_rows
-    from cotune.party.score import score
+    from cotune.party.score import predictions
 
     began = time.thread_time()
     estimator, present = fitted(job)
-    loss = score(open_rows(job.folder).problem, estimator, present, X, y)
-    return loss, time.thread_time() - began
+    predicted = predictions(open_rows(job.folder).problem, estimator, present, X)
+    return predicted, time.thread_time() - began
 
 
 TASKS: tuple[type[Task], ...] = (Assess,)
