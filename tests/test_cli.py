@@ -122,8 +122,9 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         tune iris.csv --target species --parties 5 --split dirichlet:0.5 --seed 7
         --learner hgb --learner svm --trials 9 --folds 4 --metric f1 --space paper
         --fix hgb.max_iter=50 --fix svm.kernel=rbf --fix hgb.learning_rate=1e-1
-        --drop id --weights equal --scaling none --sampler random --max-rounds 20 --max-seconds 1.5
-        --quorum 0.8 --timeout 60 --processes 2 --run here --merge-every 5
+        --drop id --weights equal --compare-by parties --scaling none --sampler random
+        --max-rounds 20 --max-seconds 1.5 --quorum 0.8 --timeout 60 --processes 2 --run here
+        --merge-every 5
     """
     run(*arguments.split())
     ((plan, method, where),) = no_work
@@ -149,6 +150,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         "fixed": {"hgb": {"max_iter": 50, "learning_rate": 0.1}, "svm": {"kernel": "rbf"}},
         "drop": ("id",),
         "weights": "equal",
+        "compare_by": "parties",
         "scaling": "none",
         "train": True,
         "merge_every": 5,

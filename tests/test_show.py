@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -71,6 +72,21 @@ def test_an_outcome_ranks_learners_in_the_direction_of_the_metric(page):
     assert rows_of(page, "decision_tree") == [["decision_tree", "0.9000", "1", "0", "15", "0.2"]]
     assert rows_of(page, "logistic") == [["logistic_regression", "0.8000", "1", "1", "15", "1.5"]]
     assert text(page).index("decision_tree") < text(page).index("logistic_regression")
+
+
+def test_a_figure_has_its_standard_error_and_says_what_it_is_over(page):
+    shown = outcome()
+    best = msgspec.structs.replace(shown.trials[0], error=0.0123, left_out=12)
+    problem = msgspec.structs.replace(shown.problem, compare_by="federation")
+    show_outcome(msgspec.structs.replace(shown, trials=(best,), problem=problem), page)
+    assert "balanced accuracy 0.9000 ± 0.0123 by decision_tree" in text(page)
+    words = " ".join(text(page).split())
+    assert "the figure over all parties' rows but 12 rows of classes of which a party has" in words
+
+
+def test_an_outcome_says_if_parties_were_compared(page):
+    show_outcome(outcome(), page)
+    assert "compared by  the mean of the parties' own losses" in text(page)
 
 
 def test_an_outcome_says_what_it_cost_and_disclosed_and_where_it_lies(page):

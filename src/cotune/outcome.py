@@ -86,6 +86,11 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         return self.problem.metric.value(self.best.loss)
 
     @property
+    def best_error(self) -> float:
+        """The standard error of the best figure; 0 where it is not known."""
+        return self.best.error
+
+    @property
     def epsilon(self) -> float | None:
         """What noised sums told of one party, by differential privacy at `delta`; None of none."""
         from cotune.privacy.protection import epsilon
@@ -123,6 +128,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         return {
             "learner": learner,
             self.problem.metric_name: self.problem.metric.value(best.loss),
+            "error": best.error,
             "loss": best.loss,
             "trials": len(trials),
             "failed": sum(bool(trial.reasons) for trial in trials),
@@ -167,6 +173,9 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "loss": self.best_loss,
             "metric": self.problem.metric_name,
             "value": self.best_value,
+            "error": self.best_error,
+            "compare_by": self.problem.compare_by,
+            "left_out": self.best.left_out,
             "parties": len(self.parties),
             "trials": len(self.trials),
             **self.ledger.summary(),

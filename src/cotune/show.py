@@ -31,6 +31,7 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     console.print("", _headline(outcome), "", _leaderboard(outcome), "", sep="\n")
     facts = _Facts()
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
+    facts.add("compared by", _compared_by(outcome))
     facts.add("cost", cost_line(outcome.ledger))
     if outcome.epsilon is not None:
         figures = f"{outcome.epsilon:.3g} at delta {outcome.delta:g}, for one party"
@@ -240,10 +241,22 @@ def _table(*texts: str, numbers: Sequence[str] = ()) -> Table:
 def _headline(outcome: Outcome) -> str:
     problem = outcome.problem
     best = f"[bold]{_words(problem.metric_name)} {figure(outcome.best_value)}[/bold]"
+    if outcome.best_error:
+        best += f" ± {figure(outcome.best_error)}"
     parties = _counted(len(outcome.parties), "party", "parties")
     how = f"{outcome.method} over {parties}, {_counted(len(outcome.trials), 'trial')}"
     seen = " (predicted)" if outcome.best.predicted else ""
     return f"{best}{seen} by {escape(outcome.best_learner)} ({escape(how)})"
+
+
+def _compared_by(outcome: Outcome) -> str:
+    if outcome.problem.compare_by == "parties":
+        return "the mean of the parties' own losses"
+    left_out = ""
+    if outcome.best.left_out:
+        rows = _counted(outcome.best.left_out, "row")
+        left_out = f" but {rows} of classes of which a party has too few to say how they fared"
+    return f"the figure over all parties' rows{left_out}; ± is its standard error"
 
 
 def _leaderboard(outcome: Outcome) -> Table:
