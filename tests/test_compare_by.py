@@ -27,7 +27,7 @@ def games(rows: int, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     y = rng.choice(3, rows, p=[0.65, 0.25, 0.1])
     X = rng.normal(0.0, 1.0, (rows, 4))
-    X[:, 0] += np.array([0.0, 1.2, -1.2])[y]
+    X[:, 0] += np.array([0.0, 0.6, -0.6])[y]
     return pd.DataFrame(X, columns=list("abcd")).assign(target=np.array(["w", "l", "d"])[y])
 
 

@@ -161,7 +161,7 @@ _tuning = (
         "--weights",
         type=click.Choice(["rows", "equal"]),
         default="rows",
-        help="Whether parties count by their rows or equally in the mean loss.",
+        help="Whether parties count by their rows or equally in means over them.",
     ),
     click.option(
         "--compare-by",

@@ -89,7 +89,7 @@ def tune(
     drop
         Columns that are not to be used.
     weights
-        Whether a party counts by its `rows` or all are `equal` in the mean loss.
+        Whether a party counts by its `rows` or all are `equal` in means over the parties.
     compare_by
         `federation`: configurations are compared by their figure over all parties' rows, from
         totals. `parties`: by the mean of the parties' own losses, the published objective, and what

@@ -162,12 +162,12 @@ class Evaluate(Task, frozen=True):
     """Judge configurations by stratified k-fold cross-validation on the party's own rows."""
 
     discloses = (
-        "how each configuration asked predicts its rows in cross-validation, as sums over them "
-        "(rows of each class and how many of these are predicted right or as which other class, a "
-        "histogram of scores, or sums of losses and their squares: as the metric wants), or, if "
-        "parties are compared by their own losses, its mean loss and how far that varies between "
-        "folds; its number of rows (unless all parties count equally), how many fits and CPU "
-        "seconds it took, and whether and why (from a fixed list) a fit failed"
+        "how each configuration asked predicts its rows in cross-validation, as the metric needs "
+        "it: how many rows of each class are predicted right or as which other class, histograms "
+        "of scores, or sums of errors and of their powers (where parties are compared instead: its "
+        "mean loss and how far that varies between folds); its number of rows (unless all parties "
+        "count equally), how many fits and CPU seconds it took, and whether and why (from a fixed "
+        "list) a fit failed"
     )
     reply = Evaluations
 

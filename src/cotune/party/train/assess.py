@@ -36,9 +36,9 @@ class Assess(Task, frozen=True):
 
     discloses = (
         "how many rows it set aside, and how the federation's model and one that it fitted on its "
-        "own rows alone predict these, as two losses and as sums (rows of each class and how many "
-        "of these are predicted right or as which other class, a histogram of scores, or sums of "
-        "losses and their squares: as the metric wants)"
+        "own rows alone predict these: two losses and, as the metric needs it, how many rows of "
+        "each class are predicted right or as which other class, histograms of scores, or sums of "
+        "errors and of their powers"
     )
     reply = Assessed
     instead = "only the figures over all parties can be told"
