@@ -322,6 +322,7 @@ def test_a_restarted_party_has_its_tallies_without_a_fit(tmp_path, metric):
     first = evaluator_of(tmp_path / "a", frame, problem, Memory(file))
     (judged,) = first.race([Entrant(whole, free=(3,))])
     again = evaluator_of(tmp_path / "b", frame, problem, Memory(file))
+    begin(again, 1)
     recalled, free = again.evaluate([whole, fewer])
     assert (recalled.fits, free.fits) == (0, 0)
     assert recalled.tally == judged.tally
