@@ -86,7 +86,9 @@ class Cotune:
     def __init__(self, tables: dict[str, pd.DataFrame], folds: int) -> None:
         base = cotune.simulate(tables)
         self.base = base
-        self.settings = Settings(learners=("hgb",), folds=folds, metric="balanced_accuracy")
+        self.settings = Settings(
+            learners=("hgb",), folds=folds, metric="balanced_accuracy", compare_by="parties"
+        )
         self.runs = 0
 
     def evaluate(self, configurations: list[Params]) -> Callable[[], np.ndarray]:

@@ -253,6 +253,7 @@ def run_piece(piece: Piece, data: Path, processes: int) -> dict[str, Any]:
                 learners=piece.learners,
                 trials=piece.trials or None,
                 metric="accuracy",
+                compare_by="parties",
                 folds=piece.folds,
                 space="paper",
                 seed=piece.seed,

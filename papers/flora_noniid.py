@@ -106,6 +106,7 @@ def worked(folder: Path, key: dict[str, Any], processes: int) -> dict[str, Any]:
             space="paper",
             scaling="none",
             metric="balanced_accuracy",
+            compare_by="parties",
             progress=False,
             trials=key["central"],
             folds=key["folds"],

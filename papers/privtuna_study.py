@@ -218,6 +218,7 @@ def searched(folder: Path, setting: Key) -> dict[str, Any]:
                 space={NAME: space_of(setting)},
                 trials=setting["resolution"] ** 2 + 1,
                 metric="accuracy",
+                compare_by="parties",
                 folds=FOLDS,
                 holdout=HOLDOUT,
                 seed=setting["seed"],

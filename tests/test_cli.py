@@ -122,8 +122,8 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         tune iris.csv --target species --parties 5 --split dirichlet:0.5 --seed 7
         --learner hgb --learner svm --trials 9 --folds 4 --metric f1 --space paper
         --fix hgb.max_iter=50 --fix svm.kernel=rbf --fix hgb.learning_rate=1e-1
-        --drop id --classes a,b --weights equal --scaling none --sampler random
-        --max-rounds 20 --max-seconds 1.5
+        --drop id --classes a,b --weights equal --compare-by parties --scaling none
+        --sampler random --max-rounds 20 --max-seconds 1.5
         --quorum 0.8 --timeout 60 --processes 2 --run here --merge-every 5
     """
     run(*arguments.split())
@@ -151,6 +151,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         "drop": ("id",),
         "classes": ("a", "b"),
         "weights": "equal",
+        "compare_by": "parties",
         "scaling": "none",
         "train": True,
         "merge_every": 5,

@@ -44,7 +44,7 @@ def test_an_error_is_shown_as_it_is():
 def test_the_leaderboard_has_the_best_first_and_the_cost_in_every_row(outcome):
     board = outcome.leaderboard()
     assert list(board.columns) == [
-        *("learner", "accuracy", "trials", "failed", "rounds", "bytes_up", "bytes_down"),
+        *("learner", "accuracy", "error", "trials", "failed", "rounds", "bytes_up", "bytes_down"),
         *("fits", "cpu_seconds", "params"),
     ]
     assert board["accuracy"].is_monotonic_decreasing
@@ -90,6 +90,8 @@ def test_the_summary_has_the_figures_that_scripts_read(outcome):
         *("bytes_up", "bytes_down", "fits", "cpu_seconds", "seconds", "disclosed", "run"),
     }
     assert summary["parties"] == 3
+    assert (summary["compare_by"], summary["left_out"]) == ("federation", 0)
+    assert summary["error"] == outcome.best_error > 0.0
     assert [sentence.partition(":")[0] for sentence in summary["disclosed"]] == [
         "inspect",
         "measure",

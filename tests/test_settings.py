@@ -29,6 +29,16 @@ NUMBERS = Schema("target", "regression", ())
         ({"seed": 2**32}, "the seed is 4294967296"),
         ({"seed": 0.5}, r"the seed is 0\.5"),
         ({"weights": "row"}, "unknown weights 'row': did you mean 'rows'"),
+        ({"compare_by": "party"}, "unknown compare_by 'party': did you mean 'parties'"),
+        (
+            {"compare_by": "federation", "weights": "equal"},
+            "count parties by their rows: leave weights='equal' out, or compare by parties",
+        ),
+        (
+            {"compare_by": "federation", "weights": "equal", "noise": 1.0, "privacy": "masked"},
+            "count parties by their rows",
+        ),
+        ({"compare_by": "federation", "method": "fedex"}, "fedex compares by the clients' losses"),
         ({"scaling": "standrad"}, "unknown scaling 'standrad': did you mean 'standard'"),
         ({"method": "flora", "options": {"surfac": "aplm"}}, "option of method flora 'surfac'"),
         ({"method": "central", "options": {"until": 0.1}}, "option of method central 'until'"),
@@ -39,6 +49,20 @@ NUMBERS = Schema("target", "regression", ())
 def test_what_is_wrong_is_said_before_any_work_starts(given, sentence):
     with pytest.raises(UsageError, match=sentence):
         Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "federation"),
+        ({"compare_by": "parties"}, "parties"),
+        ({"weights": "equal"}, "parties"),
+        ({"weights": "equal", "noise": 1.0, "privacy": "masked"}, "parties"),
+        ({"method": "fedex"}, "parties"),
+    ],
+)
+def test_a_run_compares_by_the_federations_figures_unless_these_have_no_sense(given, expected):
+    assert Settings(**given).compares_by == expected
 
 
 def test_a_learner_whose_library_is_missing_is_refused(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -102,6 +103,21 @@ def test_a_comparison_ranks_by_the_headline_and_says_what_each_is(page):
     assert shown.index("vote") < shown.index("dash")
     assert "dash: 0.7000 on 40 rows that 3 parties set aside" in shown
     assert "vote: 0.9000 5-fold cross-validation" in shown
+
+
+def test_a_figure_has_its_standard_error_and_says_what_it_is_over(page):
+    shown = outcome()
+    best = msgspec.structs.replace(shown.trials[0], error=0.0123, left_out=12)
+    problem = msgspec.structs.replace(shown.problem, compare_by="federation")
+    show_outcome(msgspec.structs.replace(shown, trials=(best,), problem=problem), page)
+    assert "balanced accuracy 0.9000 +- 0.0123 by decision_tree" in text(page)
+    words = " ".join(text(page).split())
+    assert "the figure over all parties' rows but 12 rows of classes of which a party has" in words
+
+
+def test_an_outcome_says_if_parties_were_compared(page):
+    show_outcome(outcome(), page)
+    assert "compared by  the mean of the parties' own losses" in text(page)
 
 
 def test_an_outcome_says_what_it_cost_and_disclosed_and_where_it_lies(page):

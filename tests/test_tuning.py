@@ -66,6 +66,7 @@ def test_the_loss_is_what_cross_val_score_gives_at_each_party(weights):
             metric="accuracy",
             folds=4,
             weights=weights,
+            compare_by="parties",
             seed=5,
             train=False,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,11 +13,13 @@ import numpy as np
 
 from cotune.errors import FederationError, UsageError
 from cotune.federation.journal import Journal
+from cotune.methods.evaluate import added_up
 from cotune.model import Model
 from cotune.outcome import Outcome
 from cotune.party.train.assess import Assess, Assessed, Score
 from cotune.problem import Budget, Problem, metric
 from cotune.run import read_record
+from cotune.tally import figures
 from cotune.trial import HeldOut
 
 if TYPE_CHECKING:
@@ -32,13 +35,18 @@ class Judged(msgspec.Struct, frozen=True):
     """One party's held-out rows, or all of them: their number, and two models' figures there.
 
     `joint` is the federation's model, `own` the same configuration fitted on the party's rows
-    alone; both in the metric's own direction. Of all parties together it is the mean by rows.
+    alone; both in the metric's own direction, with their standard errors. Of all parties together
+    the figures are those over all rows, each predicted by its own party's model for `own`, but for
+    rows that were `left_out`: of classes of which their party has too few to say how they fared.
     """
 
     party: str
     rows: int
     joint: float
     own: float
+    joint_error: float
+    own_error: float
+    left_out: int = 0
 
 
 class Assessment(msgspec.Struct, frozen=True):
@@ -69,7 +77,7 @@ class Assessment(msgspec.Struct, frozen=True):
 def evaluate(run: str | Path | Outcome, federation: Federation | None = None) -> Assessment:
     """Judge a run's model by the rows that each party set aside (`holdout`).
 
-    If the run's sums were private, so are these: there is the mean over all parties, and no more.
+    If the run's sums were private, so are these: there are figures over all parties, and no more.
 
     The federation is made anew if it was a simulation on files or named data sets; otherwise pass
     the one that the run was made with.
@@ -116,13 +124,22 @@ def held_out(federation: Federation, problem: Problem, model: Model) -> HeldOut 
 
     None if no party could say. A model that is trained is not lost for that.
     """
+    task = Score(model.learner, model.packed())
     try:
-        sums = federation.sum(Score(model.learner, model.packed()))
+        sums = federation.sum(task)
     except FederationError as error:
         log.warning("the model could not be judged by the rows that were set aside: %s", error)
         return None
-    total, rows, _ = sums.sum("sums").tolist()
-    return HeldOut(total / rows, int(rows), sums.parties) if rows else None
+    (found,) = figures(problem, {name: sums.sum(name) for name in task.terms(problem)})
+    if not found.rows:
+        return None
+    return HeldOut(
+        found.loss,
+        found.rows + found.left_out,
+        sums.parties,
+        error=found.error,
+        left_out=found.left_out,
+    )
 
 
 def _assess(outcome: Outcome, federation: Federation) -> Assessment:
@@ -130,27 +147,36 @@ def _assess(outcome: Outcome, federation: Federation) -> Assessment:
     bound = federation.for_run(secrets.token_hex(8), Journal(), Budget(), outcome.privacy)
     bound.problem = problem
     model: Model = outcome.model
-    task, value = Assess(model.learner, model.params, model.packed()), problem.metric.value
+    task = Assess(model.learner, model.params, model.packed())
+    terms = task.terms(problem)
     if outcome.privacy != "plain":  # no party tells its own figures
-        rows, *losses = bound.sum(task).sum("sums").tolist()
-        joint, own = (value(losses[i] / (losses[i + 1] or np.nan)) for i in (0, 2))
-        return Assessment(problem.metric_name, (), Judged("all", int(rows), joint, own))
-    replies = bound.gather(task)
-    told = {party: cast(Assessed, reply) for party, reply in replies.items()}
-    weights = [one.rows for one in told.values()]
-
-    def mean(values: list[float]) -> float:
-        defined = ~np.isnan(values)
-        total = float(np.sum(weights, where=defined))
-        return float(np.sum(np.multiply(values, weights), where=defined)) / (total or np.nan)
-
+        sums = bound.sum(task)
+        total = _judged("all", problem, {name: sums.sum(name) for name in terms})
+        return Assessment(problem.metric_name, (), total)
+    told = {party: cast(Assessed, reply) for party, reply in bound.gather(task).items()}
+    total = _judged("all", problem, added_up(terms, list(told.values()), [1.0] * len(told)))
+    value = problem.metric.value
     parties = tuple(
-        Judged(party, one.rows, value(one.joint), value(one.own)) for party, one in told.items()
-    )
-    total = Judged(
-        "all",
-        sum(weights),
-        mean([judged.joint for judged in parties]),
-        mean([judged.own for judged in parties]),
+        msgspec.structs.replace(
+            _judged(party, problem, added_up(terms, [one], [1.0])),
+            rows=one.rows,
+            joint=value(one.joint),  # the party's own words: exact, and of all of its rows
+            own=value(one.own),
+        )
+        for party, one in told.items()
     )
     return Assessment(problem.metric_name, parties, total)
+
+
+def _judged(party: str, problem: Problem, totals: Mapping[str, np.ndarray]) -> Judged:
+    joint, own = figures(problem, totals)
+    value = problem.metric.value
+    return Judged(
+        party,
+        joint.rows + joint.left_out,
+        value(joint.loss),
+        value(own.loss),
+        joint.error,
+        own.error,
+        joint.left_out,
+    )

@@ -173,7 +173,14 @@ _tuning = (
         "--weights",
         type=click.Choice(["rows", "equal"]),
         default="rows",
-        help="Whether parties count by their rows or equally in the mean loss.",
+        help="Whether parties count by their rows or equally in means over them.",
+    ),
+    click.option(
+        "--compare-by",
+        type=click.Choice(["federation", "parties"]),
+        show_default="federation; parties with equal weights, noise or fedex",
+        help="What configurations are compared by: their figure over all parties' rows, or the "
+        "mean of the parties' own losses, as published.",
     ),
     click.option(
         "--scaling",

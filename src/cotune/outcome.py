@@ -32,8 +32,8 @@ Of = Literal["rows set aside", "cross-validation", "validation rows", "predictio
 class Headline(msgspec.Struct, frozen=True):
     """The most honest figure of a run, in the metric's direction, and what it is `of`, in words.
 
-    `error` is its standard error as far as folds tell, 0 where that is not known; `rows` and
-    `parties` are those it rests on (rows are 0 if not known).
+    `error` is its standard error, 0 where that is not known; `rows` and `parties` are those it
+    rests on (rows are 0 if not known).
     """
 
     value: float
@@ -112,6 +112,11 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         return self.problem.metric.value(self.best.loss)
 
     @property
+    def best_error(self) -> float:
+        """The standard error of the best figure; 0 where it is not known."""
+        return self.best.error
+
+    @property
     def headline(self) -> Headline:
         """The model's figure on rows that were set aside, or without these that of the search."""
         if self.held_out is None:
@@ -120,10 +125,15 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         rows = f"{found.rows} rows" if found.rows else "rows"
         words = f"on {rows} that {_counted(found.parties, 'party', 'parties')} set aside"
         metric = self.problem.metric
+        if found.left_out:
+            few = _counted(found.left_out, "row", "rows")
+            words += f", but {few} of classes of which a party has too few"
         if found.personalized is not None:
             words += f"; {metric.value(found.personalized):.4f} after training at each party"
         value = metric.value(found.loss)
-        return Headline(value, found.loss, 0.0, "rows set aside", found.rows, found.parties, words)
+        return Headline(
+            value, found.loss, found.error, "rows set aside", found.rows, found.parties, words
+        )
 
     @property
     def searched_for(self) -> Headline:
@@ -183,6 +193,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         return {
             "learner": learner,
             self.problem.metric_name: self.problem.metric.value(best.loss),
+            "error": best.error,
             "loss": best.loss,
             "trials": len(trials),
             "failed": sum(bool(trial.reasons) for trial in trials),
@@ -228,6 +239,9 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "metric": self.problem.metric_name,
             "value": self.best_value,
             "headline": msgspec.to_builtins(self.headline),
+            "error": self.best_error,
+            "compare_by": self.problem.compare_by,
+            "left_out": self.best.left_out,
             "parties": len(self.parties),
             "trials": len(self.trials),
             **self.ledger.summary(),

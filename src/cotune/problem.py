@@ -25,6 +25,9 @@ Weights = Literal["rows", "equal"]
 Scaling = Literal["standard", "none"]
 #: How a party's part of a sum is hidden from the coordinator.
 Privacy = Literal["plain", "masked", "encrypted"]
+#: What configurations are compared by: figures over all parties' rows, or the mean of the parties'
+#: own losses, the published objective.
+CompareBy = Literal["federation", "parties"]
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -129,10 +132,16 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
     own_spaces: tuple[str, ...] = ()
     #: The marks of the keys by which real parties chose rows when the run was begun.
     keys: dict[str, str] = {}
+    compare_by: CompareBy = "parties"  # as before there was a choice: files may not say it
 
     @property
     def task(self) -> TaskKind:
         return self.schema.task
+
+    @property
+    def weighs_classes(self) -> bool:
+        """Whether a party weighs in means of losses by the classes of its rows."""
+        return self.compare_by == "federation" and self.metric_name == "balanced_accuracy"
 
     @cached_property
     def metric(self) -> Metric:

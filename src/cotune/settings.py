@@ -15,7 +15,7 @@ from cotune.domain import Fixed
 from cotune.errors import UsageError, choices
 from cotune.privacy import protection
 from cotune.privacy.sums import MODES, Privacy, ready
-from cotune.problem import METRICS, Budget, Problem, Scaling, Weights, metric
+from cotune.problem import METRICS, Budget, CompareBy, Problem, Scaling, Weights, metric
 from cotune.space import Space
 
 #: Tuned when the user names no learner: one boosted, one bagged, one linear.
@@ -43,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True):
     drop: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     weights: Weights = "rows"
+    compare_by: CompareBy | None = None
     scaling: Scaling = "standard"
     seed: int = 0
     train: bool = True
@@ -98,6 +99,7 @@ class Settings(msgspec.Struct, frozen=True):
             training.check_merging(self.merge_every, self.learners or self.usual_learners)
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
+        self._check_compare_by()
         if self.scaling not in ("standard", "none"):
             raise UsageError(choices(self.scaling, "scaling", ("standard", "none")))
         if self.space not in ("default", "paper"):
@@ -112,6 +114,29 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(
                 f"the classes are {', '.join(self.classes)!r}: list two or more, each once"
             )
+
+    def _check_compare_by(self) -> None:
+        if self.compare_by not in (None, "federation", "parties"):
+            raise UsageError(choices(self.compare_by, "compare_by", ("federation", "parties")))
+        if self.compare_by != "federation":
+            return
+        if self.weights == "equal":
+            raise UsageError(
+                "figures over all parties' rows count parties by their rows: leave weights='equal' "
+                "out, or compare by parties (--compare-by parties)"
+            )
+        if self.method == "fedex":
+            raise UsageError(
+                "fedex compares by the clients' losses on their validation rows: leave compare_by "
+                "out"
+            )
+
+    @property
+    def compares_by(self) -> CompareBy:
+        """What is compared: with equal weights (and noise, which needs them) and fedex, parties."""
+        if self.compare_by is not None:
+            return self.compare_by
+        return "parties" if self.weights == "equal" or self.method == "fedex" else "federation"
 
     @property
     def protection(self) -> protection.Protection | None:
@@ -172,6 +197,7 @@ class Settings(msgspec.Struct, frozen=True):
             privacy=self.privacy,
             own_spaces=tuple(name for name in names if name in self.spaces),
             keys=dict(keys),
+            compare_by=self.compares_by,
         )
 
     def _space(self, name: str, schema: Schema) -> Space:

@@ -40,6 +40,7 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     if outcome.held_out is not None:
         facts.add("search", _said(outcome.searched_for))
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
+    facts.add("compared by", _compared_by(outcome))
     facts.add("cost", cost_line(outcome.ledger))
     if outcome.epsilon is not None:
         figures = f"{outcome.epsilon:.3g} at delta {outcome.delta:g}, for one party"
@@ -263,6 +264,16 @@ def _spread(headline: Headline) -> str:
 
 def _said(headline: Headline) -> str:
     return f"{_spread(headline)} {headline.words}"
+
+
+def _compared_by(outcome: Outcome) -> str:
+    if outcome.problem.compare_by == "parties":
+        return "the mean of the parties' own losses"
+    left_out = ""
+    if outcome.best.left_out:
+        rows = _counted(outcome.best.left_out, "row")
+        left_out = f" but {rows} of classes of which a party has too few to say how they fared"
+    return f"the figure over all parties' rows{left_out}; +- is its standard error"
 
 
 def _leaderboard(outcome: Outcome) -> Table:

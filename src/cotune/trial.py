@@ -12,12 +12,15 @@ import msgspec
 class Trial(msgspec.Struct, frozen=True):
     """A configuration that the parties judged together.
 
-    `loss` is the weighted mean over the `parties` that answered, whose weights add up to `weight`;
-    `fits` and `cpu_seconds` are totals over them; `reasons` says where fits failed, with the number
-    of parties. The parties used a `fraction` of their rows. A `predicted` loss is a surface's value
-    and was not observed. `error` is the standard error of the loss, as far as it varies between
-    folds; 0 where that is not known. `validation` is the number of rows that a loss rests on which
-    is no cross-validation but that of one round of training (0 if parties count alike); else None.
+    `loss` is that over all rows of the `parties` that answered, whose weights add up to `weight`,
+    or, where parties are compared, the weighted mean of theirs; `fits` and `cpu_seconds` are totals
+    over them; `reasons` says where fits failed, with the number of parties. The parties used a
+    `fraction` of their rows. A `predicted` loss is a surface's value and was not observed. `error`
+    is the standard error of the loss, from the same totals or, where parties are compared, as far
+    as it varies between folds; 0 where that is not known. `left_out` are rows of classes of which
+    their party has too few to say how they fared. `validation` is the number of rows that a loss
+    rests on which is no cross-validation but that of one round of training (0 if parties count
+    alike); else None.
     """
 
     learner: str
@@ -31,20 +34,25 @@ class Trial(msgspec.Struct, frozen=True):
     fraction: float = 1.0
     predicted: bool = False
     error: float = 0.0
+    left_out: int = 0
     validation: int | None = None
 
 
 class HeldOut(msgspec.Struct, frozen=True):
     """A model's loss on the rows that parties set aside before anything else.
 
-    It is the mean by `rows` (0 if the parties count alike) over the `parties` that answered.
-    `personalized` is that of the models that parties make of it by training on their own rows.
+    It is that over all `rows` (0 if the parties count alike) of the `parties` that answered, but
+    for those that were `left_out`: of classes of which their party has too few to say how they
+    fared. `error` is its standard error, 0 where that is not known. `personalized` is the loss of
+    the models that parties make of it by training on their own rows.
     """
 
     loss: float
     rows: int
     parties: int
     personalized: float | None = None
+    error: float = 0.0
+    left_out: int = 0
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:

@@ -21,7 +21,7 @@ from cotune.outcome import MODEL, Outcome
 from cotune.party.doubts import announce
 from cotune.party.task import Configuration
 from cotune.privacy.sums import Privacy
-from cotune.problem import Budget, Scaling, Weights
+from cotune.problem import Budget, CompareBy, Scaling, Weights
 from cotune.progress import Progress, display
 from cotune.run import Record, Run
 from cotune.settings import Settings, spaces_as_json
@@ -43,6 +43,7 @@ def tune(
     drop: Iterable[str] = (),
     classes: Iterable[object] = (),
     weights: Weights = "rows",
+    compare_by: CompareBy | None = None,
     scaling: Scaling = "standard",
     seed: int = 0,
     train: bool = True,
@@ -96,7 +97,11 @@ def tune(
         The names of all classes. Parties then confirm that theirs are among them, and none has to
         list its own: real parties ask for that where a class has fewer than five of their rows.
     weights
-        Whether a party counts by its `rows` or all are `equal` in the mean loss.
+        Whether a party counts by its `rows` or all are `equal` in means over the parties.
+    compare_by
+        `federation`: configurations are compared by their figure over all parties' rows, from
+        totals. `parties`: by the mean of the parties' own losses, the published objective, and what
+        equal weights, noise, `fedex` and recorded evaluations take.
     scaling
         What learners that measure distances get: columns of mean 0 and deviation 1 over all
         parties (`standard`), or as they are (`none`), if they came scaled.
@@ -155,6 +160,7 @@ def tune(
         drop=(drop,) if isinstance(drop, str) else tuple(drop),
         classes=(classes,) if isinstance(classes, str) else tuple(map(str, classes)),
         weights=weights,
+        compare_by=compare_by,
         scaling=scaling,
         seed=seed,
         train=train,
@@ -167,8 +173,12 @@ def tune(
         budget=budget,
         options=options,
     )
-    if train and not federation.engine.has_rows:
-        raise UsageError("these parties have no rows to train a model on: pass train=False")
+    if not federation.engine.has_rows:
+        if train:
+            raise UsageError("these parties have no rows to train a model on: pass train=False")
+        if compare_by == "federation":
+            raise UsageError("these parties have losses only, no rows: leave compare_by out")
+        settings = msgspec.structs.replace(settings, compare_by="parties")
     folder = None if run is None else Path(run)
     return _conduct(federation, Run.create(settings, dict(federation.origin), folder), progress)
 

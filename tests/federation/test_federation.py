@@ -27,7 +27,7 @@ LATE = Refusal("timeout", "no reply within 5 seconds")
 
 @pytest.fixture(scope="module")
 def problem():
-    return problem_of(*TABLES.values())
+    return problem_of(*TABLES.values(), compare_by="parties")  # a weighted sum
 
 
 def tree(*depths):
@@ -81,7 +81,7 @@ def test_gather_returns_every_partys_reply_by_its_name():
 @pytest.mark.parametrize("weights", ["rows", "equal"])
 def test_the_mean_of_a_sum_is_weighted_as_the_problem_says(weights):
     tables = {"large": iris().head(110), "small": iris().tail(40)}
-    problem = problem_of(*tables.values(), weights=weights)
+    problem = problem_of(*tables.values(), weights=weights, compare_by="parties")
     with federation_of(tables, problem=problem) as federation:
         gathered = federation.gather(tree(2))
         sums = federation.sum(tree(2))
@@ -116,7 +116,9 @@ def test_the_ledger_says_what_was_sent_fitted_and_disclosed(problem):
     assert entry.cost.cpu_seconds > 0
     assert entry.bytes_up > 0
     assert entry.seconds > 0
-    assert entry.disclosed.startswith("evaluate: each party tells its mean cross-validated loss")
+    assert entry.disclosed.startswith(
+        "evaluate: each party tells how each configuration asked predicts its rows"
+    )
 
 
 # Parties that fail

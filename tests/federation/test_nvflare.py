@@ -131,7 +131,7 @@ def test_each_party_keeps_a_record_of_what_it_told(real: Real, connected: Federa
     told = real.run("party", "audit", "north")
     assert "anna@cotune.local" in told
     assert "evaluate" in told
-    assert "its mean cross-validated loss" in told
+    assert "how each configuration asked predicts its rows" in told
     entries = json.loads(real.run("party", "audit", "north", "--json"))
     assert all(entry["bytes_out"] > 0 for entry in entries)
     assert "asked for evaluate" in real.said("north"), "the party shows it"

@@ -50,7 +50,8 @@ def svm(C: float, gamma: float, tol: float = TOL, **more) -> Configuration:
 
 
 def problem(**settings):
-    return problem_of(STAND_IN, **{"learners": ("svm", "hgb"), "space": "paper"} | settings)
+    usual = {"learners": ("svm", "hgb"), "space": "paper", "compare_by": "parties"}
+    return problem_of(STAND_IN, **usual | settings)
 
 
 def ask(engine, task, stated=None, party="a", verb="gather", run="run"):

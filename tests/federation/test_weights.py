@@ -27,7 +27,7 @@ TREE = Evaluate((Configuration("decision_tree", {"max_depth": 2}),))
 
 @pytest.fixture(scope="module")
 def problem():
-    return problem_of(*TABLES.values())
+    return problem_of(*TABLES.values(), compare_by="parties")
 
 
 def claiming(weight: float):
@@ -41,7 +41,7 @@ def claiming(weight: float):
             vectors = {name: np.frombuffer(v).copy() for name, v in message.terms.items()}
             factor = weight / vectors["own"][0]
             vectors["own"][0] = weight
-            for name in ("losses", "variances"):
+            for name in {"losses", "variances", "counts"} & vectors.keys():
                 vectors[name] *= factor
             return encode(Summand({name: v.tobytes() for name, v in vectors.items()}))
         body = msgspec.msgpack.decode(message.body) | {"weight": weight}
@@ -75,8 +75,34 @@ def test_a_party_weighs_no_more_rows_than_it_counted(weight, parties):
 
     with unreliable(TABLES, change) as federation:
         schema = agree(federation, folds=2, task=None)
+        problem = problem_of(*TABLES.values(), compare_by="parties")
+        federation.problem = msgspec.structs.replace(problem, schema=schema)
+        assert federation.sum(TREE).parties == parties
+
+
+@pytest.mark.parametrize(("times", "parties"), [(1.0, 3), (2.0, 2)])
+def test_a_party_judges_no_more_rows_than_it_counted(times, parties):
+    def change(call, party, reply):
+        message = decode_reply(reply)
+        if party != "party-2" or call < 3 or not isinstance(message, Summand):
+            return reply
+        counts = times * np.frombuffer(message.terms["counts"])
+        return encode(Summand(message.terms | {"counts": counts.tobytes()}))
+
+    with unreliable(TABLES, change) as federation:
+        schema = agree(federation, folds=2, task=None)
         federation.problem = msgspec.structs.replace(problem_of(*TABLES.values()), schema=schema)
         assert federation.sum(TREE).parties == parties
+        assert all("rows, and by the party's" in one.sentence for one in federation.ledger.failures)
+
+
+def test_rows_of_a_rare_class_may_outweigh_the_rows_of_a_party():
+    """All rows of one class of two are as heavy as all of the other, and are no lie."""
+    tables = {"rare": iris().query("target == 0")[:6], "usual": iris().query("target == 1")}
+    with federation_of(tables) as federation:
+        outcome = cotune.tune(federation, "defaults", learners=["decision_tree"], folds=2)
+    assert outcome.ledger.failures == []
+    assert outcome.trials[0].weight == 28 + 28
 
 
 def test_where_all_parties_count_the_same_none_counts_twice():
@@ -104,7 +130,11 @@ class Overweight(Faulty):
         super().__init__(engine)
         party = engine.party("party-2")
         kind = type(party)
-        party.__class__ = type("Liar", (kind,), {"weight": property(lambda self: 50_000.0)})
+        party.__class__ = type(
+            "Liar",
+            (kind,),
+            {name: property(lambda self: 50_000.0) for name in ("weight", "loss_weight")},
+        )
 
 
 @pytest.mark.parametrize("privacy", ["plain", "masked"])

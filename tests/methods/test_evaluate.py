@@ -1,13 +1,31 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.dummy import DummyClassifier
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from cotune.learners import register_learner
+from cotune.learners import learner, register_learner
 from cotune.methods.evaluate import evaluate, evaluate_openly
+from cotune.party.rows import fold_indices
+from cotune.party.score import predictions
 from cotune.party.task import Configuration
 from cotune.party.tasks import REASONS, Evaluate, Evaluations
-from tests.parts import Raising, diabetes, federation_of, iris, parts, problem_of
+from cotune.problem import METRICS
+from tests.parts import (
+    OwnLearner,
+    Raising,
+    ask,
+    diabetes,
+    federation_of,
+    iris,
+    parts,
+    party_of,
+    problem_of,
+    wine,
+)
+from tests.test_tally import pooled
 
 TABLES = parts(iris())
 CONFIGURATIONS = [
@@ -16,8 +34,8 @@ CONFIGURATIONS = [
 ]
 
 
-def test_a_trials_loss_is_the_mean_of_the_parties_losses():
-    problem = problem_of(*TABLES.values())
+def test_a_trials_loss_is_the_mean_of_the_parties_losses_where_these_are_compared():
+    problem = problem_of(*TABLES.values(), compare_by="parties")
     with federation_of(TABLES, problem=problem) as federation:
         trials = evaluate(federation, CONFIGURATIONS)
         told = federation.gather(Evaluate(tuple(CONFIGURATIONS)))
@@ -48,16 +66,18 @@ def test_failed_fits_are_counted_by_reason(registry):
     assert fine.reasons == {}
 
 
-@pytest.mark.parametrize("weights", ["rows", "equal"])
-def test_gathered_trials_are_those_that_a_sum_gives(weights):
+@pytest.mark.parametrize(
+    ("weights", "compare_by"), [("rows", "federation"), ("rows", "parties"), ("equal", "parties")]
+)
+def test_gathered_trials_are_those_that_a_sum_gives(weights, compare_by):
     uneven = {"big": iris(90), "small": iris().iloc[90:]}
-    problem = problem_of(*uneven.values(), weights=weights)
+    problem = problem_of(*uneven.values(), weights=weights, compare_by=compare_by)
     with federation_of(uneven, problem=problem) as federation:
         summed = evaluate(federation, CONFIGURATIONS)
         gathered, own = evaluate_openly(federation, CONFIGURATIONS)
         told = federation.gather(Evaluate(tuple(CONFIGURATIONS)))
     for one, other in zip(summed, gathered, strict=True):
-        assert one.loss == pytest.approx(other.loss, abs=1e-8)
+        assert (one.loss, one.error) == (other.loss, other.error)
         assert (one.params, one.parties, one.weight) == (other.params, other.parties, other.weight)
     assert own == {party: reply.losses for party, reply in told.items()}
 
@@ -65,7 +85,7 @@ def test_gathered_trials_are_those_that_a_sum_gives(weights):
 class Answering:
     """A federation of three parties with these losses."""
 
-    problem = problem_of(iris())
+    problem = problem_of(iris(), compare_by="parties")
 
     def __init__(self, *losses):
         self._losses = losses
@@ -93,9 +113,9 @@ def test_a_trial_says_on_what_share_of_the_rows_it_was_judged():
     assert not any(trial.predicted for trial in trials)
 
 
-def test_a_trial_knows_its_standard_error():
+def test_a_trial_knows_its_standard_error_where_parties_are_compared():
     """Parties of 50 rows with the same spread between folds: a third of one's variance."""
-    problem = problem_of(*TABLES.values(), folds=5)
+    problem = problem_of(*TABLES.values(), folds=5, compare_by="parties")
     with federation_of(TABLES, problem=problem) as federation:
         (trial,) = evaluate(federation, CONFIGURATIONS[:1])
         told = federation.gather(Evaluate(tuple(CONFIGURATIONS[:1])))
@@ -112,3 +132,130 @@ def test_standard_errors_are_in_the_unit_of_the_target(scale):
         (trial,) = evaluate(federation, CONFIGURATIONS[:1])
     assert 0.0 < trial.error < trial.loss
     assert trial.error == pytest.approx(trial.loss / 20, rel=0.9)
+
+
+#: The first party has one class, the second has two of three, and few rows of one of these.
+SKEWED = {
+    "party-1": wine().query("target == 0").iloc[:40],
+    "party-2": wine().query("target == 1 or target == 2").iloc[:60].iloc[::-1],
+    "party-3": wine().iloc[100:],
+}
+
+
+def judged_rows(party, problem, asked):
+    """Targets and out-of-fold predictions of a party, fitted without cotune's workers."""
+    chosen = learner(asked.learner)
+    X, y = party.arrays(chosen.features)
+    predicted = []
+    for train, test in fold_indices(party.folder(chosen.features), 1.0):
+        model = chosen.estimator(asked.params, task=problem.task, seed=0, schema=problem.schema)
+        present, labels = np.unique(y[train], return_inverse=True)
+        if problem.task == "regression":
+            model.fit(X[train], y[train])
+        elif len(present) == 1:
+            model = DummyClassifier().fit(X[train], labels)
+        else:
+            model.fit(X[train], labels)
+        predicted.append((y[test], predictions(problem, model, present, X[test])))
+    targets, values = zip(*predicted, strict=True)
+    return np.concatenate(targets), np.concatenate(values)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_trials_loss_is_that_of_all_parties_rows_predicted_out_of_fold(metric, tmp_path):
+    if METRICS[metric].task == "regression":
+        tables, asked = parts(diabetes()), Configuration("decision_tree", {"max_depth": 1})
+    else:
+        tables, asked = SKEWED, Configuration("logistic_regression", {"C": 0.01})
+    problem = problem_of(*tables.values(), metric=metric, learners=(asked.learner,))
+    with federation_of(tables, problem=problem) as federation:
+        (trial,) = evaluate(federation, [asked])
+    rows = []
+    for name, frame in tables.items():
+        party = party_of(frame, tmp_path, name=name)
+        ask(party, Evaluate((asked,)), problem)
+        rows.append(judged_rows(party, problem, asked))
+    y, predicted = (np.concatenate(columns) for columns in zip(*rows, strict=True))
+    near = 0.002 if metric == "roc_auc" else 1e-9
+    assert trial.loss == pytest.approx(pooled(metric, y, predicted), abs=near, rel=1e-9)
+    assert trial.error > 0.0
+    assert trial.left_out == 0
+
+
+def test_a_party_with_one_class_makes_no_configuration_better_than_another():
+    """It was 0 for all of them, and the mean of the parties' losses the lower the more it had."""
+    many = SKEWED | {"party-1": wine().query("target == 0")}
+    shallow = [Configuration("decision_tree", {"max_depth": depth}) for depth in (1, 3)]
+    problem = problem_of(*many.values())
+    with federation_of(many, problem=problem) as federation:
+        own = federation.gather(Evaluate(tuple(shallow)))["party-1"]
+        whole = evaluate(federation, shallow)
+    counts = np.split(np.array(own.counts), 2)
+    assert counts[0].tolist() == counts[1].tolist() == [0, 59, 0, 0, 59, 0, 0]
+    others = {name: table for name, table in many.items() if name != "party-1"}
+    with federation_of(others, problem=problem) as federation:
+        without = evaluate(federation, shallow)
+    assert (whole[0].loss > whole[1].loss) == (without[0].loss > without[1].loss)
+    assert all(trial.loss > 0.0 for trial in whole)
+
+
+def test_local_losses_weigh_up_to_the_federations_balanced_accuracy():
+    problem = problem_of(*SKEWED.values())
+    with federation_of(SKEWED, problem=problem) as federation:
+        trials = evaluate(federation, CONFIGURATIONS)
+        told = federation.gather(Evaluate(tuple(CONFIGURATIONS)))
+    weights = [reply.weight for reply in told.values()]
+    means = np.average([reply.losses for reply in told.values()], axis=0, weights=weights)
+    assert [trial.loss for trial in trials] == pytest.approx(means, abs=0.01)  # whole weights
+
+
+class Failing(OwnLearner):
+    """Fails where there are fewer rows than `least`."""
+
+    name = "failing"
+    tasks = ("classification", "regression")
+    least = 0
+
+    def estimator(self, params, *, task, seed, schema):
+        kind = DecisionTreeRegressor if task == "regression" else DecisionTreeClassifier
+        least = self.least
+
+        class Tree(kind):
+            def fit(self, X, y):
+                if len(X) < least:
+                    raise ValueError
+                return super().fit(X, y)
+
+        return Tree(max_depth=params["depth"], random_state=seed)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_party_whose_fits_fail_does_not_look_better_for_it(metric, registry):
+    chosen = Failing()
+    register_learner(chosen)
+    frame = diabetes() if METRICS[metric].task == "regression" else wine()
+    tables = {"party-1": frame.iloc[:30], "party-2": frame.iloc[30:]}
+    problem, trials = problem_of(*tables.values(), learners=("failing",), metric=metric), []
+    for chosen.least in (0, 25, 1000):
+        with federation_of(tables, problem=problem) as federation:
+            trials += evaluate(federation, [Configuration("failing", {"depth": 3})])
+    fine, one, both = trials
+    assert [sum(trial.reasons.values()) for trial in trials] == [0, 1, 2]
+    assert fine.loss < one.loss <= both.loss
+    assert both.loss > 0.95
+
+
+def test_rows_of_a_class_that_a_party_has_few_of_are_left_out_and_counted(monkeypatch):
+    few = SKEWED | {"party-1": wine().query("target == 0").iloc[:40]}
+    few["party-1"] = pd.concat([few["party-1"], wine().query("target == 2").iloc[:4]])
+    problem = problem_of(*few.values(), learners=("logistic_regression",))
+    asked = [Configuration("logistic_regression", {"C": 1.0})]
+    with federation_of(few, problem=problem) as federation:
+        (all_rows,) = evaluate(federation, asked)
+    with federation_of(few, problem=problem) as federation:
+        for party in federation.engine._parties.values():
+            party.smallest_cell = 5
+        told = federation.gather(Evaluate(tuple(asked)))
+        (trial,) = evaluate(federation, asked)
+    assert (all_rows.left_out, trial.left_out) == (0, 4)
+    assert told["party-1"].counts[:4] == (4, 40, 0, 0)

@@ -153,7 +153,7 @@ def test_a_single_shot_fits_every_fold_of_every_trial_at_every_party():
 
 
 def test_a_single_shots_loss_is_the_mean_of_the_parties_forests_and_the_least_of_the_candidates():
-    outcome = tune(single_shot=True, disclose=True)
+    outcome = tune(single_shot=True, disclose=True, compare_by="parties")
     problem = outcome.problem
     space = problem.space(TREE)
     chosen = outcome.best_params

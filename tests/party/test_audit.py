@@ -167,16 +167,16 @@ def test_a_line_that_did_not_get_onto_the_disk_does_not_spoil_the_next(tmp_path)
 @pytest.mark.parametrize(
     ("verb", "aim", "protection", "begins"),
     [
-        ("gather", Aim(), None, "its mean cross-validated loss"),
-        ("sum", Aim(), None, "its mean cross-validated loss"),
-        ("masked", Aim(), None, "only the total over the parties (masked) is told of its mean"),
-        ("masked", Aim(3), None, "only the total over the parties (masked) is told of its mean"),
+        ("gather", Aim(), None, "how each configuration asked predicts its rows"),
+        ("sum", Aim(), None, "how each configuration asked predicts its rows"),
+        ("masked", Aim(), None, "only the total over the parties (masked) is told of how each"),
+        ("masked", Aim(3), None, "only the total over the parties (masked) is told of how each"),
         (
             "encrypted",
             Aim(),
             Protection(4.0, parties=16),
             "only the total over the parties (encrypted, noised: this party adds a deviation of 1 "
-            "clipping norms, as one of 16 that make 4) is told of its mean",
+            "clipping norms, as one of 16 that make 4) is told of how each",
         ),
         ("encrypted", Aim(3), None, "only where the total over the parties reaches 3 is told of"),
         ("encrypted", Aim(0, 1.0, 2.0), None, "only quotients of totals over the parties"),
@@ -231,7 +231,7 @@ def test_the_text_has_a_line_for_each_entry_and_says_once_what_was_told():
     assert line.endswith("anna  evaluate  round 0     sum        told 200 bytes in 1.2 s, 5 fits")
     assert text.count("told 20") == 3
     assert "evaluate (sum) was told 3 times, 603 bytes:" in text
-    assert text.count("its mean cross-validated loss") == 1
+    assert text.count("how each configuration asked predicts its rows") == 1
     assert max(map(len, text.splitlines())) <= 100
     assert as_text([]) == ""
 

@@ -14,7 +14,7 @@ from cotune.party.memory import Memory
 from cotune.party.rows import Rows
 from cotune.party.task import Configuration
 from cotune.party.workers import Workers
-from tests.parts import Counting, Raising, iris, people, problem_of, threads
+from tests.parts import Counting, Raising, iris, people, problem_of, threads, wine
 
 
 def evaluator_of(tmp_path, frame, problem, memory=None):
@@ -309,3 +309,24 @@ def test_undefined_folds_survive_a_restart(tmp_path):
     again = evaluator_of(tmp_path, alone, problem, Memory(tmp_path / "memory.jsonl"))
     assert again.evaluate([tree]) == [before]
     assert before.losses == (None,) * 3
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "roc_auc", "log_loss"])
+def test_a_restarted_party_has_its_tallies_without_a_fit(tmp_path, metric):
+    """Also those of smaller numbers of iterations that came with the fits."""
+    frame = wine()
+    problem = problem_of(frame, learners=("hgb",), metric=metric)
+    params = problem.defaults("hgb")
+    whole = Configuration("hgb", params | {"max_iter": 6})
+    fewer = Configuration("hgb", params | {"max_iter": 3})
+    file = tmp_path / "memory.jsonl"
+    first = evaluator_of(tmp_path / "a", frame, problem, Memory(file))
+    (judged,) = first.race([Entrant(whole, free=(3,))])
+    again = evaluator_of(tmp_path / "b", frame, problem, Memory(file))
+    begin(again, 1)
+    recalled, free = again.evaluate([whole, fewer])
+    assert (recalled.fits, free.fits) == (0, 0)
+    assert recalled.tally == judged.tally
+    (fitted,) = evaluator_of(tmp_path / "c", frame, problem).evaluate([fewer])
+    assert free.tally == fitted.tally
+    assert sum(fitted.tally.counts.values()) >= len(frame)

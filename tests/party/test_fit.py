@@ -33,7 +33,7 @@ FOLDS = 4
 
 def fitted(tmp_path, frame, chosen, params, others=(), free=(), **settings):
     """The job's result for all folds, on the rows of `frame`."""
-    problem = problem_of(frame, *others, **({"folds": FOLDS} | settings))
+    problem = problem_of(frame, *others, **({"folds": FOLDS, "compare_by": "parties"} | settings))
     rows = Rows(tmp_path / problem.digest, frame, problem, RunKey(problem.seed))
     rows.prepare(chosen.features)
     folds = tuple(range(problem.folds))
@@ -122,7 +122,7 @@ def test_the_order_of_the_columns_does_not_change_the_losses(tmp_path):
     frame = people()
     turned = frame[list(frame)[::-1]]
     one = fitted(tmp_path / "a", frame, learner("logistic_regression"), {})
-    problem = problem_of(frame, folds=FOLDS)
+    problem = problem_of(frame, folds=FOLDS, compare_by="parties")
     rows = Rows(tmp_path / "b", turned, problem, RunKey(problem.seed))
     rows.prepare("dense")
     job = Job(

@@ -86,13 +86,32 @@ def test_a_problem_under_another_ones_name_is_not_taken(tmp_path):
 
 
 def test_gathered_and_summed_replies_tell_the_same(tmp_path):
-    party, problem = party_of(iris(), tmp_path), problem_of(iris())
+    party, problem = party_of(iris(), tmp_path), problem_of(iris(), compare_by="parties")
     told = decode_body(TREE, ask(party, TREE, problem).body, problem)
     summand = ask(party, TREE, problem, verb="sum")
     terms = unpack_terms(TREE.terms(problem) | OWN_TERMS, summand.terms)
     assert terms["own"][0] == 150.0
     assert terms["losses"] / 150.0 == pytest.approx(told.losses, abs=1e-9)
     assert terms["own"][1] == 3
+
+
+def test_a_summed_tally_is_the_gathered_one_and_no_loss_goes_with_it(tmp_path):
+    party, problem = party_of(iris(), tmp_path), problem_of(iris())
+    told = decode_body(TREE, ask(party, TREE, problem).body, problem)
+    summand = ask(party, TREE, problem, verb="sum")
+    terms = unpack_terms(TREE.terms(problem) | OWN_TERMS, summand.terms)
+    assert terms["counts"].tolist() == list(told.counts)
+    assert set(terms) == {"counts", "fits", "cpu_seconds", "failed", "own"}
+
+
+def test_a_party_weighs_by_its_share_of_every_class(tmp_path):
+    """With equal shares that is by its rows."""
+    alike, uneven = iris().iloc[::2], iris().query("target != 1")
+    problem = problem_of(iris())
+    for frame, expected in ((alike, 75.0), (uneven, 100.0)):
+        summand = ask(party_of(frame, tmp_path / str(expected)), TREE, problem, verb="sum")
+        own = unpack_terms(TREE.terms(problem) | OWN_TERMS, summand.terms)["own"]
+        assert own[0] == pytest.approx(expected, abs=2.0)
 
 
 def test_equal_weights_count_every_party_once(tmp_path):

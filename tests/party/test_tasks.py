@@ -109,12 +109,32 @@ def test_an_evaluation_counts_each_reason(tmp_path):
         *({"cpu_seconds": seconds} for seconds in ([np.nan], [-1.0], [])),
         *({"failed": failed} for failed in ([0], [0, 0, 0, 2])),
         *({"weight": weight} for weight in (0.0, np.nan, 1e300)),
+        {"counts": (1,)},
     ],
     ids=str,
 )
 def test_a_gathered_reply_must_fit_its_task(change):
-    task, problem = Evaluate((Configuration("decision_tree", {}),)), problem_of(iris())
+    task = Evaluate((Configuration("decision_tree", {}),))
+    problem = problem_of(iris(), compare_by="parties")
     fitting = Evaluations([0.5], [0.1], [1], [0.0], [0, 0, 0, 0])
+    task.check(fitting, problem)
+    with pytest.raises(Malformed):
+        task.check(msgspec.structs.replace(fitting, **change), problem)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"losses": losses} for losses in ([np.nan], [], [0.1, 0.2], [5.0])),
+        *({"counts": counts} for counts in ((), (1,) * 6, (-1, *(1,) * 6))),
+        {"variances": [0.1]},
+        {"wholes": (16.0,)},
+    ],
+    ids=str,
+)
+def test_a_gathered_tally_must_fit_its_task(change):
+    task, problem = Evaluate((Configuration("decision_tree", {}),)), problem_of(iris())
+    fitting = Evaluations([0.5], [], [1], [0.0], [0, 0, 0, 0], counts=(0, *(50,) * 3, *(25,) * 3))
     task.check(fitting, problem)
     with pytest.raises(Malformed):
         task.check(msgspec.structs.replace(fitting, **change), problem)

@@ -52,7 +52,7 @@ PRIVATE = ["masked", pytest.param("encrypted", marks=ready)]
 
 @pytest.fixture(scope="module")
 def problem():
-    return problem_of(*TABLES.values())
+    return problem_of(*TABLES.values(), compare_by="parties")  # a weighted sum
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +132,15 @@ def test_the_journal_of_a_private_run_holds_totals_only(tmp_path, plain, privacy
     with federation_of(TABLES) as federation:
         cotune.tune(
             federation, "defaults", learners=["decision_tree"], folds=3, privacy=privacy,
-            run=tmp_path / "run", progress=False, train=False,
+            compare_by="parties", run=tmp_path / "run", progress=False, train=False,
         )  # fmt: skip
     with sqlite3.connect(tmp_path / "run" / "journal.sqlite") as database:
         database.execute("VACUUM")
     everything = b"".join(
         path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()
     )
-    with federation_of(TABLES, problem=problem_of(*TABLES.values())) as federation:
+    problem = problem_of(*TABLES.values(), compare_by="parties")
+    with federation_of(TABLES, problem=problem) as federation:
         own = federation.gather(
             Evaluate(
                 (Configuration("decision_tree", federation.problem.defaults("decision_tree")),)

@@ -27,7 +27,7 @@ from cotune.federation.wire import (
 )
 from cotune.party.keys import WHOLE, Aim
 from cotune.party.task import Task
-from cotune.party.tasks import Measure
+from cotune.party.tasks import Evaluations, Measure
 from cotune.party.train.assess import Assessed
 from cotune.privacy.fixed import WIDTHS, Digits
 from cotune.privacy.protection import Protection
@@ -110,7 +110,10 @@ class Answers:
         """Of each party, where they were counted in the clear."""
         if not isinstance(self._task, Measure) or self._private is not None:
             return {}
-        return {party: self._task.rows(vectors) for party, vectors in self._summands.items()}
+        return {
+            party: self._task.rows(self._problem, vectors)
+            for party, vectors in self._summands.items()
+        }
 
     def open(self, digits: np.ndarray, counted: Sequence[str]) -> None:
         """Take the total of a private sum over the parties that could be counted.
@@ -132,12 +135,11 @@ class Answers:
                     "a private sum does not tell which; find it with privacy='plain' on made-up "
                     "data, or leave parties out"
                 )
-        most = self._weights.most(self._problem, counted)
-        if self._protection is None and weight > most:
-            raise FederationError(
-                f"the parties claim {weight:.15g} rows in all, and can have {most:.15g}: a party "
-                "sent what it must not, and a private sum does not tell which; leave parties out"
-            )
+        if self._protection is None:
+            of_losses = self._task.of_losses
+            _check_total(weight, self._weights.most(self._problem, counted, of_losses))
+        rows = self._task.rows(self._problem, self._opened)
+        _check_total(rows, self._weights.most_rows(self._problem, counted))
 
     def _opened_partly(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """Where counts reach the threshold, or quotients; neither weights nor costs are told."""
@@ -169,6 +171,9 @@ class Answers:
             self._check_weight(party, getattr(body, "weight", 0.0))
             if isinstance(body, Assessed):
                 self._check_rows(party, body.rows)
+            if isinstance(body, Assessed | Evaluations):
+                tallies = {n: np.array(getattr(body, n)) for n in ("counts", "wholes", "rests")}
+                self._check_rows(party, self._task.rows(self._problem, tallies))
             if not reply_message.cost.holds:
                 raise Malformed("the reply's cost is not within its bounds")
             self._bodies[party] = reply_message.body
@@ -176,6 +181,7 @@ class Answers:
         elif isinstance(reply_message, Summand) and self._way == "sum":
             vectors = unpack_terms(self._terms, reply_message.terms)
             self._check_weight(party, float(vectors["own"][0]))
+            self._check_rows(party, self._task.rows(self._problem, vectors))
             self._summands[party] = vectors
         elif isinstance(reply_message, Masked) and self._way == "masked":
             self._seal(party, reply_message.digits)
@@ -185,7 +191,7 @@ class Answers:
             raise Malformed("the reply answers another verb than was asked")
 
     def _check_weight(self, party: str, weight: float) -> None:
-        most = self._weights.most(self._problem, (party,))
+        most = self._weights.most(self._problem, (party,), self._task.of_losses)
         if weight > most:
             raise Malformed(
                 f"the reply's weight is {weight:.15g}, and by the party's count of its rows it "
@@ -261,3 +267,11 @@ class Answers:
                 total += summand[name]
             sums[name] = total
         return sums
+
+
+def _check_total(rows: float, most: float) -> None:
+    if rows > most:
+        raise FederationError(
+            f"the parties claim {rows:.15g} rows in all, and can have {most:.15g}: a party "
+            "sent what it must not, and a private sum does not tell which; leave parties out"
+        )

@@ -24,10 +24,18 @@ class Weights:
         self._counted = frozenset(counted)
         self._rows = dict(rows)
 
-    def most(self, problem: Problem | None, parties: Collection[str]) -> float:
-        """What these parties' weights add up to, at most."""
+    def most(
+        self, problem: Problem | None, parties: Collection[str], of_losses: bool = False
+    ) -> float:
+        """What these parties' weights add up to, at most.
+
+        In means of losses rows of a rare class may weigh more, and only the weight of all parties
+        together is known: that of their rows (`Party.loss_weight`).
+        """
         if problem is not None and problem.weights == "equal":
             return float(len(parties))
+        if of_losses and problem is not None and problem.weighs_classes:
+            return Weights(self._counted).most_rows(problem, parties)
         return self.most_rows(problem, parties)
 
     def most_rows(self, problem: Problem | None, parties: Collection[str]) -> float:

@@ -1,28 +1,33 @@
-"""The step that methods share: all parties judge configurations, the mean loss comes back."""
+"""The step that methods share: all parties judge configurations, one loss of each comes back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
 
+from cotune import tally
 from cotune.federation.federation import Federation
-from cotune.party.task import Configuration
+from cotune.party.task import Configuration, Reply, Term
 from cotune.party.tasks import REASONS, Evaluate, Evaluations
+from cotune.problem import Problem
+from cotune.tally import Figure
 from cotune.trial import Trial
 
 
 def evaluate(federation: Federation, configurations: Sequence[Configuration]) -> tuple[Trial, ...]:
     """One round for all configurations; only totals over the parties are learnt.
 
-    The loss is DASH's l(k) = sum_i alpha_i l_i(k), alpha_i by rows or equal (`problem.weights`).
+    The loss is that over all parties' rows, from totals of `cotune.tally`. Where parties are
+    compared (`problem.compare_by`) it is DASH's l(k) = sum_i alpha_i l_i(k), alpha_i by rows or
+    equal (`problem.weights`).
     """
-    sums = federation.sum(Evaluate(tuple(configurations)))
-    totals = {name: sums.sum(name) for name in ("fits", "cpu_seconds", "failed")}
-    means = {name: sums.mean(name) for name in ("losses", "variances")}
-    return _trials(federation, configurations, means, totals, sums.parties, sums.weight)
+    task = Evaluate(tuple(configurations))
+    sums = federation.sum(task)
+    totals = {name: sums.sum(name) for name in task.terms(federation.problem)}
+    return _trials(federation, configurations, totals, sums.parties, sums.weight)
 
 
 def evaluate_openly(
@@ -33,42 +38,63 @@ def evaluate_openly(
     replies = cast("dict[str, Evaluations]", federation.gather(task))
     assert federation.problem is not None
     weight = sum(reply.weight for reply in replies.values())
-    means = {}
-    for name in ("losses", "variances"):
-        term = task.terms(federation.problem)[name]
-        told = [r.weight * term.rounded(np.array(getattr(r, name)), name) for r in replies.values()]
-        means[name] = np.sum(told, axis=0) / weight
-    totals = {
-        name: np.sum([getattr(reply, name) for reply in replies.values()], axis=0)
-        for name in ("fits", "cpu_seconds", "failed")
-    }
+    weights = [reply.weight for reply in replies.values()]
+    totals = added_up(task.terms(federation.problem), list(replies.values()), weights)
     own = {party: reply.losses for party, reply in replies.items()}
-    return _trials(federation, configurations, means, totals, len(replies), weight), own
+    return _trials(federation, configurations, totals, len(replies), weight), own
+
+
+def added_up(
+    terms: Mapping[str, Term], replies: Sequence[Reply], weights: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """The totals of gathered replies: those that a sum would have given."""
+    return {
+        name: np.sum(
+            [
+                term.rounded(np.array(getattr(reply, name), dtype=float), name, weight)
+                for reply, weight in zip(replies, weights, strict=True)
+            ],
+            axis=0,
+        )
+        for name, term in terms.items()
+    }
 
 
 def _trials(
     federation: Federation,
     configurations: Sequence[Configuration],
-    means: dict[str, np.ndarray],
     totals: dict[str, np.ndarray],
     parties: int,
     weight: float,
 ) -> tuple[Trial, ...]:
     assert federation.problem is not None
-    unit = federation.problem.metric.unit(federation.problem.schema)
+    figures = _figures(federation.problem, totals, parties, weight)
     failed = totals["failed"].reshape(len(configurations), len(REASONS))
     return tuple(
         Trial(
             learner=configuration.learner,
             params=configuration.params,
-            loss=float(means["losses"][i]),
+            loss=figures[i].loss,
             parties=parties,
             weight=weight,
             fits=int(totals["fits"][i]),
             cpu_seconds=float(totals["cpu_seconds"][i]),
             reasons={r: int(n) for r, n in zip(REASONS, failed[i], strict=True) if n},
             fraction=configuration.fraction,
-            error=unit * math.sqrt(means["variances"][i] / parties),
+            error=figures[i].error,
+            left_out=figures[i].left_out,
         )
         for i, configuration in enumerate(configurations)
     )
+
+
+def _figures(
+    problem: Problem, totals: dict[str, np.ndarray], parties: int, weight: float
+) -> list[Figure]:
+    if problem.compare_by == "federation":
+        return tally.figures(problem, totals)
+    unit = problem.metric.unit(problem.schema)
+    means = zip(totals["losses"] / weight, totals["variances"] / weight, strict=True)
+    return [
+        Figure(float(loss), unit * math.sqrt(variance / parties), 0, 0) for loss, variance in means
+    ]

@@ -11,19 +11,17 @@ import numpy as np
 from scipy.special import stdtr
 
 from cotune.learners import learner
-from cotune.party.fit import Fitted, Job
+from cotune.party.fit import Fitted, Job, judged_targets, kept_classes
 from cotune.party.memory import Batch, Losses, Memory, key
 from cotune.party.rows import Rows
 from cotune.party.task import Configuration
 from cotune.party.workers import Workers
 from cotune.problem import Problem
+from cotune.tally import UNDEFINED, Tally, added, statistic
 
 #: Folds are sent to the workers in jobs of at least this many CPU seconds, as far as the
 #: learner's earlier fits tell, so that sending costs little beside fitting.
 SHORTEST_JOB = 0.02
-#: The loss where no fold defines the metric: a party of one class has no ROC curve to speak of,
-#: and chance is what any configuration would do there.
-UNDEFINED = 0.5
 #: Folds between two looks at whether a configuration can still be the best; as few as a test of
 #: differences can do with.
 STAGE = 2
@@ -53,7 +51,9 @@ class Evaluation(msgspec.Struct, frozen=True):
     """A configuration's judgement: its loss, why it failed, what it cost.
 
     `losses` are those of the folds that it got: of all of them if it is `whole`. `free` are the
-    judgements of smaller numbers of its iterations, as far as its fits told them.
+    judgements of smaller numbers of its iterations, as far as its fits told them. `tally` is that
+    of all judged rows, where the run compares by the federation's figures: if any fit failed, all
+    are counted as predicted wrong.
     """
 
     loss: float
@@ -63,6 +63,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     losses: Losses = ()
     whole: bool = False
     free: dict[int, Evaluation] = {}
+    tally: Tally | None = None
 
     def variance(self, unit: float) -> float:
         """That of the loss, a mean over folds, if these were independent; 0 of fewer than two."""
@@ -82,8 +83,11 @@ class Evaluator:
     later rounds fitted the folds that it had spared, comes to the same answer.
     """
 
-    def __init__(self, problem: Problem, rows: Rows, workers: Workers, memory: Memory) -> None:
+    def __init__(
+        self, problem: Problem, rows: Rows, workers: Workers, memory: Memory, smallest: int = 1
+    ) -> None:
         self._problem = problem
+        self._smallest = smallest
         self._rows = rows
         self._workers = workers
         self._memory = memory
@@ -168,6 +172,7 @@ class Evaluator:
                 entrant.configuration,
                 folds[start : start + together],
                 entrant.free,
+                self._smallest,
             )
             for start in range(0, len(folds), together)
         ]
@@ -193,7 +198,20 @@ class Evaluator:
         if reason is None and len(free) == fits:
             columns = zip(*free, strict=True)
             told = dict(zip(entrant.free, map(_defined, columns), strict=True))
-        return Batch(folds, losses, fits, seconds, self._round, reason, chosen.iterations, told)
+        tallies = tuple(tally for result in results for tally in result.tallies)
+        free_tallies = zip(*(own for result in results for own in result.free_tallies), strict=True)
+        return Batch(
+            folds,
+            losses,
+            fits,
+            seconds,
+            self._round,
+            reason,
+            chosen.iterations,
+            told,
+            tallies,
+            dict(zip(entrant.free, free_tallies, strict=True)) if told else {},
+        )
 
     def _recall(self, entrant: Entrant) -> Evaluation:
         """The judgement by what is known; its cost once, in a reply to the round that paid."""
@@ -202,13 +220,33 @@ class Evaluator:
         fits, seconds = self._bill(entrant.configuration, told.values())
         reason = _reason(told.values())
         if reason:
-            return Evaluation(self._worst, fits, seconds, reason)
+            tally = self._worst_tally(entrant.configuration)
+            return Evaluation(self._worst, fits, seconds, reason, tally=tally)
         free = {
             count: self._judge(_losses(told, count), entrant.incumbent)
             for count in _free_counts(entrant, told.values())
         }
         judged = self._judge(_losses(told), entrant.incumbent)
-        return msgspec.structs.replace(judged, fits=fits, cpu_seconds=seconds, free=free)
+        tally = self._tally(told) if judged.whole else None
+        return msgspec.structs.replace(
+            judged, fits=fits, cpu_seconds=seconds, free=free, tally=tally
+        )
+
+    def _tally(self, told: Mapping[int, Batch]) -> Tally | None:
+        tallies = [batch.tally(fold) for fold, batch in sorted(told.items())]
+        known = [tally for tally in tallies if tally is not None]
+        if len(known) < len(tallies):
+            return None
+        return statistic(self._problem).disclosed(added(known), self._smallest)
+
+    def _worst_tally(self, configuration: Configuration) -> Tally | None:
+        if self._problem.compare_by == "parties":
+            return None
+        judged = self._rows.folder, configuration.fraction
+        wrong = statistic(self._problem).worst(
+            judged_targets(*judged), kept_classes(*judged, self._smallest)
+        )
+        return statistic(self._problem).disclosed(wrong, self._smallest)
 
     def _bill(self, configuration: Configuration, batches: Iterable[Batch]) -> tuple[int, float]:
         fits, seconds = 0, 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -19,10 +19,11 @@ from threadpoolctl import ThreadpoolController
 from cotune.data.schema import Schema
 from cotune.errors import CotuneError, Malformed, UsageError
 from cotune.learners.contract import Learner
-from cotune.party.rows import Opened, fold_indices, open_rows
-from cotune.party.score import NotFinite, score
+from cotune.party.rows import Opened, fold_indices, fraction_of, open_rows
+from cotune.party.score import NotFinite, loss, predictions
 from cotune.party.task import Configuration
 from cotune.party.tasks import REASONS
+from cotune.tally import Tally, class_weights, statistic
 
 REFUSED, RAISED, NOT_FINITE, DIED = REASONS
 
@@ -32,7 +33,8 @@ class Job(msgspec.Struct, frozen=True):
 
     The learner travels as an object, not by name, so that one that was registered in the
     user's own script is known to the worker too. `free` are smaller numbers of its iterations
-    to score with the same fits.
+    to score with the same fits. Rows of a class of which the party has fewer than `smallest` are
+    left out of tallies.
     """
 
     folder: Path
@@ -40,19 +42,23 @@ class Job(msgspec.Struct, frozen=True):
     configuration: Configuration
     folds: tuple[int, ...]
     free: tuple[int, ...] = ()
+    smallest: int = 1
 
 
 class Fitted(msgspec.Struct, frozen=True):
     """Losses of the job's folds that could be fitted, in order; why, if any could not.
 
     `free` has for each of these folds the losses of the job's free counts; none where the fit
-    cannot tell them.
+    cannot know them. `tallies` and `free_tallies` are those of the same predictions, where the run
+    compares by the federation's figures.
     """
 
     losses: tuple[float, ...]
     cpu_seconds: float
     reason: str | None = None
     free: tuple[tuple[float, ...], ...] = ()
+    tallies: tuple[Tally, ...] = ()
+    free_tallies: tuple[tuple[Tally, ...], ...] = ()
 
 
 def run_job(job: Job) -> Fitted:
@@ -65,12 +71,29 @@ def run_job(job: Job) -> Fitted:
         results = [_attempt(job, rows, X, fold) for fold in job.folds]
     scored = [result for result in results if not isinstance(result, str)]
     reason = next((result for result in results if isinstance(result, str)), None)
-    losses, free = tuple(loss for loss, _ in scored), tuple(free for _, free in scored)
-    return Fitted(losses, time.thread_time() - began, reason, free)
+    return Fitted(
+        losses=tuple(one.loss for one, _ in scored),
+        cpu_seconds=time.thread_time() - began,
+        reason=reason,
+        free=tuple(tuple(count.loss for count in free) for _, free in scored),
+        tallies=_tallies(one for one, _ in scored),
+        free_tallies=tuple(_tallies(free) for _, free in scored),
+    )
 
 
-#: The loss of a fold, and those of the free counts.
-_Scored = tuple[float, tuple[float, ...]]
+class _Judged(msgspec.Struct, frozen=True):
+    """What a fold comes to."""
+
+    loss: float
+    tally: Tally | None
+
+
+#: A fold with all iterations, and with the free counts of them.
+_Scored = tuple[_Judged, tuple[_Judged, ...]]
+
+
+def _tallies(judged: Iterable[_Judged]) -> tuple[Tally, ...]:
+    return tuple(one.tally for one in judged if one.tally is not None)
 
 
 def _attempt(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored | str:
@@ -114,11 +137,69 @@ def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored:
     asked = job.configuration
     train, test = fold_indices(job.folder, asked.fraction, asked.shuffle)[fold]
     estimator, present = _fit(job, rows, X[train], rows.y[train])
+    judge = _Judge(job, rows)
 
-    def loss(fitted: Any) -> float:
-        return score(rows.problem, fitted, present, X[test], rows.y[test])
+    def judged(fitted: Any) -> _Judged:
+        return judge(rows.y[test], predictions(rows.problem, fitted, present, X[test]))
 
-    return loss(estimator), _free_losses(job, estimator, loss)
+    return judged(estimator), _judged_free(job, estimator, judged)
+
+
+class _Judge:
+    """Turns the predictions of a fold into its loss and, if parties are not compared, its tally.
+
+    For balanced accuracy of the federation a party's loss is sum_c misses_c / N_c over
+    sum_c rows_c / N_c, with the federation's rows N_c of each class c: the mean of such losses,
+    weighted by the denominators, is that of the federation. That of a fold has the mean denominator
+    of all folds, so that the party's loss is the mean of its folds'.
+    """
+
+    def __init__(self, job: Job, rows: Opened) -> None:
+        self._problem = rows.problem
+        self._federated = rows.problem.compare_by == "federation"
+        if self._federated:
+            self._statistic = statistic(rows.problem)
+            judged = job.folder, job.configuration.fraction
+            self._kept = kept_classes(*judged, job.smallest)
+            self._weights = _row_weights(*judged)
+
+    def __call__(self, y: np.ndarray, predicted: np.ndarray) -> _Judged:
+        if not self._federated:
+            return _Judged(loss(self._problem, y, predicted), None)
+        tally = self._statistic.tally(y, predicted, self._kept)
+        if self._weights is None:
+            return _Judged(loss(self._problem, y, predicted), tally)
+        return _Judged(float(self._weights[y[y != predicted]].sum()), tally)
+
+
+@lru_cache(maxsize=32)
+def kept_classes(folder: Path, fraction: float, smallest: int) -> np.ndarray | None:
+    """Of which classes the party has so many rows among those that are judged."""
+    rows = open_rows(folder)
+    if rows.problem.task == "regression":
+        return None
+    classes = len(rows.problem.schema.classes)
+    kept: np.ndarray = np.bincount(judged_targets(folder, fraction), minlength=classes) >= smallest
+    return kept
+
+
+@lru_cache(maxsize=32)
+def _row_weights(folder: Path, fraction: float) -> np.ndarray | None:
+    """By class, what a miss counts in a fold's loss; None where all rows count alike."""
+    problem = open_rows(folder).problem
+    if problem.metric_name != "balanced_accuracy":
+        return None
+    weights = class_weights(problem.schema)
+    total = weights[judged_targets(folder, fraction)].sum()
+    scaled: np.ndarray = weights * (problem.folds / total)
+    return scaled
+
+
+def judged_targets(folder: Path, fraction: float) -> np.ndarray:
+    """The target of all rows that some fold judges."""
+    rows = open_rows(folder)
+    targets: np.ndarray = rows.y[fraction_of(rows.y, fraction, rows.problem, rows.key)]
+    return targets
 
 
 def _fit(job: Job, rows: Opened, X: np.ndarray, y: np.ndarray) -> tuple[Any, np.ndarray]:
@@ -140,11 +221,11 @@ def _fit(job: Job, rows: Opened, X: np.ndarray, y: np.ndarray) -> tuple[Any, np.
     return estimator, present
 
 
-def _free_losses(job: Job, estimator: Any, loss: Callable[[Any], float]) -> tuple[float, ...]:
-    """The losses of the job's free counts; what goes wrong here does not fail the fold."""
+def _judged_free(job: Job, estimator: Any, judged: Callable[[Any], _Judged]) -> tuple[_Judged, ...]:
+    """The job's free counts; what goes wrong here does not fail the fold."""
     try:
         views = [_truncated(job.learner, estimator, count) for count in job.free]
-        return () if any(view is None for view in views) else tuple(map(loss, views))
+        return () if any(view is None for view in views) else tuple(map(judged, views))
     except Exception:
         return ()
 

@@ -11,6 +11,7 @@ import msgspec
 
 from cotune.files import UNREADABLE, make_folder, private
 from cotune.party.task import Configuration
+from cotune.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,8 @@ class Batch(msgspec.Struct, frozen=True, omit_defaults=True):
     `round` is the round that paid for it: asked again in that round (a coordinator that was
     killed and resumed), the party tells the same cost; asked in a later one, none. If any of the
     fits failed there is a `reason`, and the losses are of no use. `free` are the losses of the
-    same models after fewer of their `iterations`, by that number.
+    same models after fewer of their `iterations`, by that number. `tallies` and `free_tallies` are
+    those of the same folds, where the run compares by the federation's figures.
     """
 
     folds: tuple[int, ...]
@@ -35,11 +37,18 @@ class Batch(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     iterations: str | None = None
     free: dict[int, Losses] = {}
+    tallies: tuple[Tally, ...] = ()
+    free_tallies: dict[int, tuple[Tally, ...]] = {}
 
     def loss(self, fold: int, count: int | None = None) -> float | None:
         """The fold's loss, after all iterations or the first `count` of them."""
         losses = self.losses if count is None else self.free[count]
         return losses[self.folds.index(fold)]
+
+    def tally(self, fold: int, count: int | None = None) -> Tally | None:
+        """The fold's tally, if there is one."""
+        tallies = self.tallies if count is None else self.free_tallies.get(count, ())
+        return tallies[self.folds.index(fold)] if tallies else None
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -108,7 +117,8 @@ class Memory:
         for count, losses in batch.free.items():
             params = configuration.params | {str(batch.iterations): count}
             smaller = msgspec.structs.replace(configuration, params=params)
-            self._learn(smaller, Batch(batch.folds, losses, 0, 0.0, batch.round))
+            tallies = batch.free_tallies.get(count, ())
+            self._learn(smaller, Batch(batch.folds, losses, 0, 0.0, batch.round, tallies=tallies))
 
 
 def key(configuration: Configuration) -> str:

@@ -45,6 +45,7 @@ from cotune.party.tasks import Found, Search
 from cotune.party.workers import Cancelled, Workers
 from cotune.privacy.fixed import WIDTHS, Digits
 from cotune.problem import Privacy, Problem, heaviest
+from cotune.tally import class_weights
 
 if TYPE_CHECKING:
     from cotune.privacy.client import Agent
@@ -226,6 +227,23 @@ class Party:
         """The party's share in a mean: its rows, or 1 where all parties count the same."""
         equal = self._problem is not None and self._problem.weights == "equal"
         return 1.0 if equal else float(len(self.frame))
+
+    @property
+    def loss_weight(self) -> float:
+        """Its share in a mean of the parties' losses.
+
+        For balanced accuracy of the federation it is sum_c n_c / N_c over its rows n_c and all
+        parties' N_c of each class c, in such a unit that with equal shares of the classes it is its
+        rows; a whole number, so that sums are exact.
+        """
+        problem = self.problem
+        if not problem.weighs_classes:
+            return self.weight
+        assert self._rows is not None
+        weights = class_weights(problem.schema)
+        share = weights[open_rows(self._rows.folder).y].sum() / len(weights)
+        share = min(1.0, share)  # more has only a party whose rows are not among the N_c
+        return float(max(1, round(problem.schema.rows * share)))
 
     def require(self, learner: str) -> None:
         """Refuse a learner that this party does not have."""
@@ -409,7 +427,9 @@ class Party:
         self._summed = None
         self.surrogates = {}
         self.training = {}
-        self._evaluator = Evaluator(problem, self._rows, self._workers, Memory(memory))
+        self._evaluator = Evaluator(
+            problem, self._rows, self._workers, Memory(memory), self.smallest_cell
+        )
         return self._evaluator
 
 

@@ -125,6 +125,7 @@ class Propose(Task, frozen=True):
         "fits and CPU seconds its search took"
     )
     reply = Ballots
+    of_losses = True
 
     search: Search
     which: Which

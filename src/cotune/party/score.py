@@ -1,4 +1,4 @@
-"""The loss of a fitted estimator on test rows, for every metric."""
+"""What a fitted estimator predicts on test rows, and its loss there, for every metric."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sklearn import metrics
 
 from cotune.predictors import probabilities
 from cotune.problem import Problem
+from cotune.tally import row_log_losses
 
 
 class NotFinite(Exception):
@@ -22,18 +23,29 @@ def score(
 
     NaN where a fold does not define the metric: a ROC curve needs two classes.
     """
-    name = problem.metric_name
-    if name in ("log_loss", "roc_auc"):
-        scores = _class_scores(estimator, X, present, len(problem.schema.classes))
-        return log_loss(y, scores) if name == "log_loss" else 1.0 - roc_auc(y, scores)
+    return loss(problem, y, predictions(problem, estimator, present, X))
+
+
+def predictions(problem: Problem, estimator: Any, present: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """What the metric looks at: scores of all classes, codes of classes, or numbers."""
+    if problem.metric_name in ("log_loss", "roc_auc"):
+        return _class_scores(estimator, X, present, len(problem.schema.classes))
     predicted = _finite(estimator.predict(X))
     if problem.task == "classification":
         predicted = present[predicted.astype(int)]
-    loss = float(_LOSSES[name](y, predicted))
-    return min(loss, problem.metric.worst(problem.schema))
+    return predicted
+
+
+def loss(problem: Problem, y: np.ndarray, predicted: np.ndarray) -> float:
+    """The loss of predictions; NaN where the rows do not define the metric."""
+    found = float(_LOSSES[problem.metric_name](y, predicted))
+    worst = problem.metric.worst(problem.schema)
+    return worst if found > worst else found
 
 
 _LOSSES: dict[str, Any] = {
+    "log_loss": lambda y, scores: log_loss(y, scores),
+    "roc_auc": lambda y, scores: 1.0 - roc_auc(y, scores),
     "balanced_accuracy": lambda y, p: 1.0 - balanced_accuracy(y, p),
     "accuracy": lambda y, p: 1.0 - np.mean(y == p),
     "f1": lambda y, p: 1.0 - metrics.f1_score(y, p, average="macro", zero_division=0.0),
@@ -58,9 +70,7 @@ def _class_scores(estimator: Any, X: np.ndarray, present: np.ndarray, classes: i
 
 
 def log_loss(y: np.ndarray, scores: np.ndarray) -> float:
-    smallest = np.finfo(np.float64).eps
-    chosen = scores[np.arange(len(y)), y] / scores.sum(axis=1)
-    return float(-np.log(np.clip(chosen, smallest, 1.0)).mean())
+    return float(row_log_losses(y, scores).mean())
 
 
 def roc_auc(y: np.ndarray, scores: np.ndarray) -> float:

@@ -85,6 +85,8 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     needs_problem: ClassVar[bool] = True
     #: Whether its reply can be gathered: some are arrays, made to be added up.
     gathered: ClassVar[bool] = True
+    #: Whether a party weighs in it as in a mean of losses: see `Party.loss_weight`.
+    of_losses: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -110,7 +112,11 @@ class Task(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 
     def weight(self, party: Party) -> float:
         """The party's share in a mean of weighted terms."""
-        return party.weight
+        return party.loss_weight if self.of_losses else party.weight
+
+    def rows(self, problem: Problem | None, vectors: Mapping[str, np.ndarray]) -> float:
+        """How many rows sums are over, of one party or of several; 0 if they do not say it."""
+        return 0.0
 
     def most_fits(self, problem: Problem) -> int:
         """An upper bound of the fits at one party, known before the round is begun."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
+from cotune import tally
 from cotune.data.schema import Kind, Schema, TaskKind
 from cotune.domain import Category, Domain
-from cotune.errors import Malformed, UsageError
+from cotune.errors import DataError, Malformed, UsageError
 from cotune.party.task import RESOLUTION, Configuration, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
@@ -138,8 +139,7 @@ class Measure(Task, frozen=True):
     def most_bytes(self, problem: Problem | None) -> int:
         return most_summed_bytes(self.terms(problem))
 
-    def rows(self, vectors: Mapping[str, np.ndarray]) -> float:
-        """How many rows these sums are over."""
+    def rows(self, problem: Problem | None, vectors: Mapping[str, np.ndarray]) -> float:
         target = vectors["target"]
         return float(target.sum() if self.draft.classes else target[0])
 
@@ -152,7 +152,9 @@ class Measure(Task, frozen=True):
 class Evaluations(Reply, frozen=True):
     """One entry per configuration; `failed` has one count per reason and configuration.
 
-    `variances` are those of the losses, as far as folds tell, in the metric's unit squared.
+    `losses` are the party's own, and `variances` theirs, as far as folds show them, in the metric's
+    unit squared. The others are tallies (see `cotune.tally`), where a run compares by the
+    federation's figures: of a sum these are terms then, and losses and variances are not.
     """
 
     losses: list[float]
@@ -161,26 +163,38 @@ class Evaluations(Reply, frozen=True):
     cpu_seconds: list[float]
     failed: list[int]
     weight: float = 1.0
+    counts: tuple[int, ...] = ()
+    wholes: tuple[float, ...] = ()
+    rests: tuple[float, ...] = ()
 
 
 class Evaluate(Task, frozen=True):
     """Judge configurations by stratified k-fold cross-validation on the party's own rows."""
 
     discloses = (
-        "its mean cross-validated loss of each configuration asked and how far that varies between "
-        "folds, its number of rows (unless all parties count equally), how many fits and CPU "
-        "seconds it took, and whether and why (from a fixed list) a fit failed"
+        "how each configuration asked predicts its rows in cross-validation, as the metric needs "
+        "it: how many rows of each class are predicted right or as which other class, histograms "
+        "of scores, or sums of errors and of their powers (where parties are compared instead: its "
+        "mean loss and how far that varies between folds); its number of rows (unless all parties "
+        "count equally), how many fits and CPU seconds it took, and whether and why (from a fixed "
+        "list) a fit failed"
     )
     reply = Evaluations
+    of_losses = True
 
     configurations: tuple[Configuration, ...]
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None
         count = len(self.configurations)
-        return {
-            "losses": loss_term(problem, count),
-            "variances": variance_term(problem, count),
+        if problem.compare_by == "federation":
+            judged = tally.terms(problem, count)
+        else:
+            judged = {
+                "losses": loss_term(problem, count),
+                "variances": variance_term(problem, count),
+            }
+        return judged | {
             "fits": Term(count, 0.0, 2.0**20, 1.0, spare=True),
             "cpu_seconds": Term(count, 0.0, 2.0**31, 2.0**-20, spare=True),
             "failed": Term(count * len(REASONS), 0.0, 1.0, 1.0, spare=True),
@@ -188,27 +202,43 @@ class Evaluate(Task, frozen=True):
 
     def perform(self, party: Party) -> Evaluations:
         evaluations = party.evaluate(self.configurations)
-        most = variance_term(party.problem, len(evaluations)).high
-        unit = party.problem.metric.unit(party.problem.schema)
+        judged: dict[str, Any]
+        if party.problem.compare_by == "federation":
+            known = [one.tally for one in evaluations if one.tally is not None]
+            if len(known) < len(evaluations):
+                raise DataError("the party knows losses only: let the run compare by parties")
+            judged = {"variances": [], **tally.vectors(party.problem, known)}
+        else:
+            most = variance_term(party.problem, len(evaluations)).high
+            unit = party.problem.metric.unit(party.problem.schema)
+            judged = {"variances": [min(one.variance(unit), most) for one in evaluations]}
         return Evaluations(
             losses=[evaluation.loss for evaluation in evaluations],
-            variances=[min(evaluation.variance(unit), most) for evaluation in evaluations],
             fits=[evaluation.fits for evaluation in evaluations],
             cpu_seconds=[evaluation.cpu_seconds for evaluation in evaluations],
             failed=[int(e.reason == reason) for e in evaluations for reason in REASONS],
-            weight=party.weight,
+            weight=self.weight(party),
+            **judged,
         )
+
+    def rows(self, problem: Problem | None, vectors: Mapping[str, np.ndarray]) -> float:
+        assert problem is not None
+        return tally.rows(problem, vectors) if problem.compare_by == "federation" else 0.0
 
     def most_fits(self, problem: Problem) -> int:
         return len(self.configurations) * problem.folds
 
     def most_bytes(self, problem: Problem | None) -> int:
-        return most_summed_bytes(self.terms(problem))
+        """Gathered it has losses beside the tallies."""
+        return most_summed_bytes(self.terms(problem)) + 9 * len(self.configurations)
 
     def check(self, reply: Evaluations, problem: Problem | None) -> None:
         assert problem is not None
         _check_weight(reply.weight)
-        for name, term in self.terms(problem).items():
+        nothing, count = Term(0, 0.0, 0.0, 1.0), len(self.configurations)
+        judged = dict.fromkeys(("variances", "counts", "wholes", "rests"), nothing)
+        expected = judged | {"losses": loss_term(problem, count)} | self.terms(problem)
+        for name, term in expected.items():
             values = np.asarray(getattr(reply, name), dtype=float)
             inside = (values >= term.low) & (values <= term.high)  # NaN compares false
             if values.shape != (term.length,) or not inside.all():
@@ -274,6 +304,7 @@ class Search(Task, frozen=True):
         "equally)"
     )
     reply = Searches
+    of_losses = True
     instead = "use flora, privtuna or dash, which need totals only"
 
     learners: tuple[str, ...]
@@ -286,7 +317,7 @@ class Search(Task, frozen=True):
     reshuffle: bool = False
 
     def perform(self, party: Party) -> Searches:
-        return Searches(party.searched(self), party.weight)
+        return Searches(party.searched(self), self.weight(party))
 
     def kept(self, found: Found) -> Found:
         """What of a search the coordinator gets to see: the best pairs, one of each fit."""
@@ -425,6 +456,7 @@ class Predict(Task, frozen=True):
         "and CPU seconds the search took"
     )
     reply = Predictions
+    of_losses = True
 
     search: Search
     candidates: tuple[Candidates, ...]

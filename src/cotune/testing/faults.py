@@ -36,6 +36,7 @@ class Faulty(Engine):
         self._engine = engine
         self.pooled = engine.pooled
         self.remark = engine.remark
+        self.has_rows = engine.has_rows
         self._faults = dict(faults or {})
         self._dies_at = dies_at
         self.calls = 0

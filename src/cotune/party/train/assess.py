@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cotune import tally
 from cotune.errors import DataError, Malformed
 from cotune.party.task import Configuration, Reply, Task, Term, most_summed_bytes
 
@@ -17,32 +19,35 @@ if TYPE_CHECKING:
     from cotune.party.party import Party
     from cotune.problem import Problem
 
+#: What a model predicts; None if that is not finite.
+Predicted = np.ndarray | None
+
 
 class Assessed(Reply, frozen=True):
-    """Losses on the party's held-out rows; NaN where they do not define the metric."""
+    """Losses on the party's held-out rows, NaN where they do not define the metric; and tallies.
+
+    Of both the federation's model comes first, then the party's own.
+    """
 
     rows: int
     joint: float
     own: float
-
-    @property
-    def sums(self) -> list[float]:
-        """What adds up to means over all parties' rows: rows, and for both losses sum and rows."""
-        told = [float(self.rows)]
-        for loss in (self.joint, self.own):
-            told += [0.0, 0.0] if np.isnan(loss) else [loss * self.rows, float(self.rows)]
-        return told
+    counts: tuple[int, ...]
+    wholes: tuple[float, ...] = ()
+    rests: tuple[float, ...] = ()
 
 
 class Assess(Task, frozen=True):
     """Judge a model, and the same configuration fitted on the party's own rows alone."""
 
     discloses = (
-        "how many rows it set aside, and two losses on these: of the federation's model, and of a "
-        "model that it fitted on its own rows alone"
+        "how many rows it set aside, and how the federation's model and one that it fitted on its "
+        "own rows alone predict these: two losses and, as the metric needs it, how many rows of "
+        "each class are predicted right or as which other class, histograms of scores, or sums of "
+        "errors and of their powers"
     )
     reply = Assessed
-    instead = "only the mean over all parties can be told"
+    instead = "only the figures over all parties can be told"
 
     learner: str
     params: dict[str, bool | int | float | str | None]
@@ -57,13 +62,18 @@ class Assess(Task, frozen=True):
         X, y, folder = _rows(party, self.learner, self.model)
         configuration = Configuration(self.learner, self.params)
         job = Job(folder, learner(self.learner), configuration, ())
-        joint, seconds = party.compute(joint_loss, folder, self.model, X, y)
-        own, fitting = party.compute(own_loss, job, X, y)
+        joint, seconds = party.compute(joint_predictions, folder, self.model, X)
+        own, fitting = party.compute(own_predictions, job, X)
         party.bill(1, seconds + fitting)
-        return Assessed(len(y), joint, own)
+        return assessed(party.problem, y, joint, own, party.smallest_cell)
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
-        return {"sums": _sums_term(problem, 5)}
+        assert problem is not None
+        return tally.terms(problem, 2)
+
+    def rows(self, problem: Problem | None, vectors: Mapping[str, np.ndarray]) -> float:
+        assert problem is not None
+        return tally.rows(problem, vectors)
 
     def most_fits(self, problem: Problem) -> int:
         return 1
@@ -79,34 +89,51 @@ class Assess(Task, frozen=True):
                 raise Malformed("the reply has a loss that is not within its bounds")
         if not 0 < reply.rows < 2**31:
             raise Malformed("the reply's number of rows is not within its bounds")
+        nothing = dict.fromkeys(("wholes", "rests"), Term(0, 0.0, 0.0, 1.0))
+        for name, term in (nothing | self.terms(problem)).items():
+            values = np.asarray(getattr(reply, name), dtype=float)
+            if values.shape != (term.length,) or not term.holds(values, 1.0):
+                raise Malformed(f"the reply's {name} are not {term.length} within their bounds")
 
 
 class Scored(Reply, frozen=True):
-    """The loss times its rows, the rows that define it, and all that the party set aside."""
+    """The tally of the party's held-out rows; zeros if it has none."""
 
-    sums: list[float]
+    counts: tuple[int, ...]
+    wholes: tuple[float, ...] = ()
+    rests: tuple[float, ...] = ()
 
 
 class Score(Task, frozen=True):
     """Judge a model by the rows that the party set aside."""
 
-    discloses = "how many rows it set aside, and the loss of the federation's model on these"
+    discloses = (
+        "how many rows it set aside, and how the federation's model predicts these: as the metric "
+        "needs it, how many rows of each class are predicted right or as which other class, "
+        "histograms of scores, or sums of errors and of their powers"
+    )
     reply = Scored
 
     learner: str
     model: bytes
 
     def perform(self, party: Party) -> Scored:
+        problem = party.problem
         if party.held_out.empty:
-            return Scored([0.0, 0.0, 0.0])
+            nothing = tally.Tally({}, (0.0,) * tally.statistic(problem).amounts)
+            return Scored(**tally.vectors(problem, [nothing]))
         X, y, folder = _rows(party, self.learner, self.model)
-        loss, seconds = party.compute(joint_loss, folder, self.model, X, y)
+        predicted, seconds = party.compute(joint_predictions, folder, self.model, X)
         party.bill(0, seconds)
-        rows = float(len(y))
-        return Scored([0.0, 0.0, rows] if np.isnan(loss) else [loss * rows, rows, rows])
+        return Scored(**_tallies(problem, y, [predicted], party.smallest_cell))
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
-        return {"sums": _sums_term(problem, 3)}
+        assert problem is not None
+        return tally.terms(problem, 1)
+
+    def rows(self, problem: Problem | None, vectors: Mapping[str, np.ndarray]) -> float:
+        assert problem is not None
+        return tally.rows(problem, vectors)
 
     def most_bytes(self, problem: Problem | None) -> int:
         return most_summed_bytes(self.terms(problem))
@@ -128,43 +155,67 @@ def _rows(party: Party, name: str, packed: bytes) -> tuple[np.ndarray, np.ndarra
     return X, y, party.folder(manifest.features)
 
 
-def _sums_term(problem: Problem | None, length: int) -> Term:
-    assert problem is not None
-    metric, schema = problem.metric, problem.schema
-    most = max(1.0, metric.worst(schema)) * 2.0**31
-    return Term(length, 0.0, most, min(1.0, metric.resolution(schema)))
+def assessed(
+    problem: Problem, y: np.ndarray, joint: Predicted, own: Predicted, smallest: int
+) -> Assessed:
+    """The reply that two models' predictions of the same rows make."""
+    from cotune.party.score import loss
+
+    worst = problem.metric.worst(problem.schema)
+    joint_loss, own_loss = (worst if p is None else loss(problem, y, p) for p in (joint, own))
+    tallies = _tallies(problem, y, [joint, own], smallest)
+    return Assessed(len(y), joint_loss, own_loss, **tallies)
 
 
-def joint_loss(folder: Path, model: bytes, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """The loss of a model on rows X, y, and its CPU seconds.
+def _tallies(
+    problem: Problem, y: np.ndarray, models: Sequence[Predicted], smallest: int
+) -> dict[str, Any]:
+    """The terms of what each model predicts; all rows are wrong where that is not finite."""
+    kept = None
+    if problem.task == "classification":
+        kept = np.bincount(y, minlength=len(problem.schema.classes)) >= smallest
+    summed = tally.statistic(problem)
+    tallies = [
+        summed.worst(y, kept) if predicted is None else summed.tally(y, predicted, kept)
+        for predicted in models
+    ]
+    return tally.vectors(problem, [summed.disclosed(one, smallest) for one in tallies])
+
+
+def joint_predictions(folder: Path, model: bytes, X: np.ndarray) -> tuple[Predicted, float]:
+    """What a model predicts of rows X, and its CPU seconds.
 
     On a worker: the model comes from outside, and the party's own process does not read it.
     """
     from cotune.model import Model
     from cotune.party.rows import open_rows
-    from cotune.party.score import NotFinite, score
 
     began = time.thread_time()
     problem = open_rows(folder).problem
-    try:
-        classes = np.arange(len(problem.schema.classes))
-        loss = score(problem, Model.unpacked(model).on_codes, classes, X, y)
-    except NotFinite:
-        loss = problem.metric.worst(problem.schema)
-    return loss, time.thread_time() - began
+    classes = np.arange(len(problem.schema.classes))
+    predicted = _predictions(problem, Model.unpacked(model).on_codes, classes, X)
+    return predicted, time.thread_time() - began
 
 
-def own_loss(job: Job, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """The loss on rows X, y of a fit on all of the party's other rows, and its CPU seconds."""
+def own_predictions(job: Job, X: np.ndarray) -> tuple[Predicted, float]:
+    """What a fit on all of the party's other rows predicts of rows X, and its CPU seconds."""
     from cotune.party.fit import as_asked, fitted
     from cotune.party.rows import open_rows
-    from cotune.party.score import score
 
     began = time.thread_time()
     with as_asked():
         estimator, present = fitted(job)
-    loss = score(open_rows(job.folder).problem, estimator, present, X, y)
-    return loss, time.thread_time() - began
+    predicted = _predictions(open_rows(job.folder).problem, estimator, present, X)
+    return predicted, time.thread_time() - began
+
+
+def _predictions(problem: Problem, estimator: Any, present: np.ndarray, X: np.ndarray) -> Predicted:
+    from cotune.party.score import NotFinite, predictions
+
+    try:
+        return predictions(problem, estimator, present, X)
+    except NotFinite:
+        return None
 
 
 TASKS: tuple[type[Task], ...] = (Assess, Score)
