@@ -9,15 +9,19 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score
 
 import cotune
+from cotune.data.encode import encode_target
 from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, decode_request
 from cotune.party.key import RunKey
 from cotune.party.rows import set_aside
+from cotune.party.score import score
 from cotune.party.train.assess import Assess
+from cotune.party.train.assess import assessed as judged_by
+from cotune.tally import figures, terms
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
-from tests.parts import CANARY, ask, federation_of, iris, parts, party_of, wine
+from tests.parts import CANARY, ask, federation_of, iris, parts, party_of, problem_of, wine
 
 LINEAR_ONLY = {"learners": ["logistic_regression"], "folds": 2, "holdout": 0.3}
 LINEAR = {"learners": ["logistic_regression"], "trials": 2, "folds": 2}
@@ -114,6 +118,7 @@ def test_the_headline_is_the_models_figure_on_the_rows_that_were_set_aside(asses
     outcome, assessment = assessed
     headline = outcome.headline
     assert headline.value == pytest.approx(assessment.total.joint, abs=1e-6)
+    assert headline.error == assessment.total.joint_error > 0
     assert (headline.of, headline.rows) == ("rows set aside", assessment.total.rows)
     assert f"on {headline.rows} rows that 3 parties set aside" in headline.words
     assert headline.value != outcome.best_value  # which stays what the search chose by
@@ -142,6 +147,41 @@ def test_rows_set_aside_make_no_headline_where_nothing_is_trained_or_sums_are_no
         assert "score" not in {entry.task for entry in outcome.rounds}
     assert untrained.headline.error == untrained.best.error > 0
     assert hidden.headline.error == 0  # not known: it is left out under noise
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "f1", "log_loss", "roc_auc"])
+def test_the_headline_is_the_figure_over_all_rows_that_were_set_aside(metric):
+    """A party without such rows adds nothing, and private sums come to the same."""
+    tables = {"tiny": iris().drop_duplicates("target"), **parts(iris(), 2)}
+    found = []
+    with federation_of(tables) as federation:
+        for privacy in ("plain", "masked"):
+            outcome = cotune.tune(federation, **LINEAR, holdout=0.3, metric=metric, privacy=privacy)
+            found.append(outcome.headline)
+        mine = [federation.engine.party(name) for name in tables]
+        held = pd.concat([party.held_out for party in mine])
+    pooled = score(
+        outcome.problem,
+        outcome.model.on_codes,
+        np.arange(3),
+        outcome.model.encoded(held),
+        encode_target(held, outcome.problem.schema),
+    )
+    assert found[0] == found[1]
+    assert found[0].loss == pytest.approx(pooled, abs=1e-3 if metric == "roc_auc" else 1e-9)
+    assert 0.0 < found[0].error < 0.1
+
+
+@pytest.mark.parametrize(("metric", "worst"), [("balanced_accuracy", 1.0), ("log_loss", 36.0)])
+def test_rows_of_which_a_model_predicts_no_number_count_as_wrong(metric, worst):
+    problem = problem_of(iris(), metric=metric)
+    y = encode_target(iris(), problem.schema)
+    right = y if metric == "balanced_accuracy" else np.eye(3)[y]
+    reply = judged_by(problem, y, None, right, 1)
+    joint, own = figures(problem, {n: np.array(getattr(reply, n)) for n in terms(problem, 2)})
+    assert joint.loss >= worst
+    assert own.loss == pytest.approx(0.0, abs=1e-9)
+    assert joint.rows == own.rows == 150
 
 
 def test_a_search_whose_budget_is_spent_is_judged_all_the_same(tmp_path):

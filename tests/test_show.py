@@ -90,6 +90,13 @@ def test_rows_set_aside_make_the_headline_and_the_search_comes_after(page):
     assert shown.index("0.8000 by") < shown.index("search       0.9000 5-fold cross-validation")
 
 
+def test_the_headline_of_rows_set_aside_has_its_error_and_says_what_was_left_out(page):
+    show_outcome(outcome(held_out=HeldOut(0.2, 40, 3, error=0.0123, left_out=4)), page)
+    words = " ".join(text(page).split())
+    assert "balanced accuracy 0.8000 +- 0.0123 by decision_tree" in words
+    assert "on 40 rows that 3 parties set aside, but 4 rows of classes of which a party" in words
+
+
 def test_a_spread_is_shown_where_it_is_known(page):
     chosen = Trial("decision_tree", {}, 0.1, 3, 90.0, 15, 0.25, error=0.0123)
     show_outcome(outcome(chosen=chosen), page)
