@@ -443,6 +443,13 @@ _tuning = (
         show_default="0; fedex: 0.1",
         help="Of every party's rows, set aside to judge the model: see `cotune evaluate`.",
     ),
+    click.option(
+        "--finalists",
+        type=click.IntRange(min=0),
+        metavar="N",
+        show_default="3 with --holdout",
+        help="Configurations that are trained and compared on the rows set aside; 0: the answer's.",
+    ),
     run_option,
     quiet_option,
     json_option,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -13,7 +14,7 @@ from cotune.federation.ledger import Ledger, Round
 from cotune.files import sealed, unsealed
 from cotune.privacy.sums import Privacy
 from cotune.problem import Problem
-from cotune.trial import HeldOut, Trial, best_of
+from cotune.trial import Finalist, HeldOut, Trial, best_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 #: The folder of a run's model, in the folder of the run.
 MODEL = "model"
 
+
+#: Standard errors to one side of a 90 % interval.
+ONE_SIDED = NormalDist().inv_cdf(0.95)
 
 #: What a figure is made of, from the most to the least trustworthy.
 Of = Literal["rows set aside", "cross-validation", "validation rows", "prediction"]
@@ -43,6 +47,8 @@ class Headline(msgspec.Struct, frozen=True):
     rows: int
     parties: int
     words: str
+    #: In 90 % of all cases the true figure lies within; None where that is not known.
+    interval: tuple[float, float] | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, dict=True):
@@ -68,6 +74,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     noises: tuple[float, ...] = ()
     #: The trained model's loss on rows that were set aside, if there were any.
     held_out: HeldOut | None = None
+    #: The configurations that were trained and compared, the search's answer first, if several.
+    finalists: tuple[Finalist, ...] = ()
 
     @cached_property
     def model(self) -> Model:
@@ -130,10 +138,33 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             words += f", but {few} of classes of which a party has too few"
         if found.personalized is not None:
             words += f"; {metric.value(found.personalized):.4f} after training at each party"
-        value = metric.value(found.loss)
+        judged = sum(finalist.held_out is not None for finalist in self.finalists)
+        words += f"; the best of {judged} trained models" if judged > 1 else ""
         return Headline(
-            value, found.loss, found.error, "rows set aside", found.rows, found.parties, words
+            metric.value(found.loss),
+            found.loss,
+            found.error,
+            "rows set aside",
+            found.rows,
+            found.parties,
+            words,
+            self._interval(found, judged),
         )
+
+    def _interval(self, found: HeldOut, among: int) -> tuple[float, float] | None:
+        """90 %, in the metric's direction: wider towards the worse, as the best of some was taken.
+
+        By Bonferroni's inequality no model of those compared is worse than its own such bound in
+        95 % of all cases, so the one that was chosen is not.
+        """
+        if not found.error:
+            return None
+        worse = NormalDist().inv_cdf(1.0 - 0.05 / max(1, among))
+        metric = self.problem.metric
+        worst = metric.worst(self.problem.schema)
+        ends = (found.loss + worse * found.error, found.loss - ONE_SIDED * found.error)
+        low, high = sorted(metric.value(min(max(end, 0.0), worst)) for end in ends)
+        return low, high
 
     @property
     def searched_for(self) -> Headline:
@@ -239,6 +270,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "metric": self.problem.metric_name,
             "value": self.best_value,
             "headline": msgspec.to_builtins(self.headline),
+            "finalists": msgspec.to_builtins(self.finalists),
             "error": self.best_error,
             "compare_by": self.problem.compare_by,
             "left_out": self.best.left_out,

@@ -11,7 +11,7 @@ from cotune.federation.federation import Federation
 from cotune.problem import Problem
 from cotune.settings import Settings
 from cotune.training import Stage
-from cotune.trial import Step, Trial, best_of
+from cotune.trial import Finalist, Step, Trial, best_of
 
 
 class Progress:
@@ -20,14 +20,18 @@ class Progress:
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         """A step of the method is done; `trials` are all so far."""
 
-    def stage(self, stage: Stage, learner: str) -> None:
-        """The training of the best configuration is that far."""
+    def finalists(self, entered: Sequence[Finalist]) -> None:
+        """These are trained now, one after the other."""
+
+    def stage(self, stage: Stage, finalist: Finalist) -> None:
+        """The training of one of them is that far."""
 
 
 class _Bar(Progress):
     def __init__(self, bar: Any, task: Any) -> None:
         self._bar = bar
         self._task = task
+        self._entered: list[Finalist] = []
 
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         self._bar.update(self._task, completed=step.done, total=step.of, best="searching")
@@ -36,10 +40,28 @@ class _Bar(Progress):
             value = problem.metric.value(best.loss)
             self._bar.update(self._task, best=f"best {value:.4f} {best.learner}")
 
-    def stage(self, stage: Stage, learner: str) -> None:
+    def finalists(self, entered: Sequence[Finalist]) -> None:
+        self._entered = list(entered)
+        if len(entered) > 1:
+            self._bar.console.print(
+                f"training {len(entered)} finalists, to be compared on the rows set aside: "
+                + ", ".join(map(named, entered))
+            )
+
+    def stage(self, stage: Stage, finalist: Finalist) -> None:
+        number, of = 1 + self._entered.index(finalist), len(self._entered)
         self._bar.update(
-            self._task, description="train", completed=stage.done, total=stage.of, best=learner
+            self._task,
+            description=f"train {number}/{of}" if of > 1 else "train",
+            completed=stage.done,
+            total=stage.of,
+            best=named(finalist),
         )
+
+
+def named(finalist: Finalist) -> str:
+    """In a few words."""
+    return f"{finalist.learner}, default settings" if finalist.default else finalist.learner
 
 
 @contextmanager

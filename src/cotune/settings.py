@@ -25,6 +25,10 @@ USUAL_METRIC: dict[TaskKind, str] = {"classification": "balanced_accuracy", "reg
 OF_NETWORKS = ("torch_mlp",)
 METRIC_OF_NETWORKS: dict[TaskKind, str] = {"classification": "accuracy", "regression": "rmse"}
 HOLDOUT_OF_NETWORKS = 0.1
+#: Configurations that are trained in the end where rows are set aside to compare them by; methods
+#: that show what all rows in one place would give answer with their own.
+FINALISTS = 3
+REFERENCES = ("central", "multishot")
 #: The largest share of the rows that can be set aside.
 MOST_HELD_OUT = 0.9
 
@@ -49,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True):
     train: bool = True
     merge_every: int | None = None
     holdout: float | None = None
+    finalists: int | None = None
     privacy: Privacy = "plain"
     noise: float | None = None
     clip: float | None = None
@@ -88,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True):
                 f"the holdout is {self.holdout!r}: give a share of the rows from 0 to "
                 f"{MOST_HELD_OUT}"
             )
+        self._check_finalists()
         if self.merge_every is not None:
             if not self.train:
                 raise UsageError("merge_every is about training: let the model be trained, too")
@@ -104,6 +110,29 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(choices(self.scaling, "scaling", ("standard", "none")))
         if self.space not in ("default", "paper"):
             raise UsageError(choices(self.space, "space", ("default", "paper")))
+
+    def _check_finalists(self) -> None:
+        if self.finalists is None:
+            return
+        if not isinstance(self.finalists, int) or self.finalists < 0:
+            raise UsageError(
+                f"finalists is {self.finalists!r}: give how many configurations are trained and "
+                "compared in the end, 0 for the search's answer alone"
+            )
+        if self.finalists < 2:
+            return
+        alone = "leave finalists out, or ask for 0"
+        if self.method == "fedex":
+            raise UsageError(f"fedex trains while it searches, and has its model then: {alone}")
+        if not self.train:
+            raise UsageError(f"finalists are trained: let the model be trained, or {alone}")
+        if self.noise is not None:
+            raise UsageError(f"finalists cannot be compared under noise: {alone}")
+        if not self.held:
+            raise UsageError(
+                "finalists are compared on rows that no search has seen: set some aside "
+                f"(holdout=0.2), or {alone}"
+            )
 
     def _check_classes(self) -> None:
         if not self.classes:
@@ -162,6 +191,13 @@ class Settings(msgspec.Struct, frozen=True):
         if self.holdout is None:
             return HOLDOUT_OF_NETWORKS if self.method == "fedex" else 0.0
         return self.holdout
+
+    @property
+    def trained(self) -> int:
+        """How many configurations are trained in the end, if rows were set aside to compare by."""
+        if self.finalists is not None:
+            return max(1, self.finalists)
+        return 1 if self.method in REFERENCES else FINALISTS
 
     @property
     def expected_task(self) -> TaskKind | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,9 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
+
+from cotune.outcome import ONE_SIDED
+from cotune.progress import named
 
 if TYPE_CHECKING:
     from cotune.assessment import Assessment
@@ -41,6 +45,8 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
         facts.add("search", _said(outcome.searched_for))
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("compared by", _compared_by(outcome))
+    if outcome.finalists:
+        facts.add("finalists", _finalists(outcome))
     facts.add("cost", cost_line(outcome.ledger))
     if outcome.epsilon is not None:
         figures = f"{outcome.epsilon:.3g} at delta {outcome.delta:g}, for one party"
@@ -258,6 +264,9 @@ def _headline(outcome: Outcome) -> str:
 
 def _spread(headline: Headline) -> str:
     """The figure with its standard error, where that is known."""
+    if headline.interval is not None:
+        low, high = map(figure, headline.interval)
+        return f"{figure(headline.value)} (90 %: {low} to {high})"
     error = f" +- {figure(headline.error)}" if headline.error else ""
     return figure(headline.value) + error
 
@@ -274,6 +283,39 @@ def _compared_by(outcome: Outcome) -> str:
         rows = _counted(outcome.best.left_out, "row")
         left_out = f" but {rows} of classes of which a party has too few to say how they fared"
     return f"the figure over all parties' rows{left_out}; +- is its standard error"
+
+
+def _finalists(outcome: Outcome) -> RenderableType:
+    """What each had in the search and as trained, and whether tuning gained anything."""
+    value = outcome.problem.metric.value
+    lines = []
+    for one in outcome.finalists:
+        searched = "-" if one.searched is None else figure(value(one.searched))
+        found = one.held_out
+        trained = one.failed or "no party could say"
+        if found is not None:
+            trained = figure(value(found.loss)) + (
+                f" +- {figure(found.error)}" if found.error else ""
+            )
+        lines.append(f"{named(one)}: {searched} in the search, {trained} as trained")
+    gained = gain_of_tuning(outcome)
+    return _bullets([*lines, gained] if gained else lines)
+
+
+def gain_of_tuning(outcome: Outcome) -> str:
+    """What the answer gained over its learner's default settings, on the rows set aside."""
+    best = outcome.held_out
+    if best is None:
+        return ""
+    for one in outcome.finalists:
+        if one.default and one.held_out is not None:
+            if (one.learner, one.params) == (outcome.best_learner, outcome.best_params):
+                return "default settings were the best: tuning gained nothing here"
+            gain = one.held_out.loss - best.loss
+            error = math.hypot(one.held_out.error, best.error)
+            says = f"tuning gained {figure(gain)} +- {figure(error)} over default settings"
+            return says + (": within the noise" if abs(gain) < ONE_SIDED * error else "")
+    return ""
 
 
 def _leaderboard(outcome: Outcome) -> Table:

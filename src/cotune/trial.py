@@ -55,6 +55,25 @@ class HeldOut(msgspec.Struct, frozen=True):
     left_out: int = 0
 
 
+class Finalist(msgspec.Struct, frozen=True):
+    """A configuration that the federation trained in the end, and how its model did.
+
+    `searched` is its loss in the search, None where that did not evaluate it; `default` says that
+    it is its learner's default settings. `held_out` is the model's loss on the rows set aside, None
+    if the training failed (`failed` says why) or nobody could say. The rest is what training took.
+    """
+
+    learner: str
+    params: dict[str, Any]
+    searched: float | None
+    default: bool = False
+    held_out: HeldOut | None = None
+    failed: str = ""
+    rounds: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
 def best_of(trials: Sequence[Trial]) -> Trial:
     """The trial of least loss among those that can be compared; the earliest of equals.
 

@@ -14,6 +14,7 @@ from cotune.assessment import held_out
 from cotune.data.schema import TaskKind
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
+from cotune.finish import contenders, finish
 from cotune.methods import method as find_method
 from cotune.methods import takes
 from cotune.model import Model
@@ -26,7 +27,7 @@ from cotune.progress import Progress, display
 from cotune.run import Record, Run
 from cotune.settings import Settings, spaces_as_json
 from cotune.space import Space
-from cotune.trial import Step, Trial
+from cotune.trial import Finalist, Step, Trial, best_of
 
 
 def tune(
@@ -49,6 +50,7 @@ def tune(
     train: bool = True,
     merge_every: int | None = None,
     holdout: float | None = None,
+    finalists: int | None = None,
     privacy: Privacy = "plain",
     noise: float | None = None,
     clip: float | None = None,
@@ -117,6 +119,11 @@ def tune(
         evaluated on them in the end, in one more round (not under noise), and that is the run's
         `outcome.headline`; `cotune.evaluate` compares it there with the parties' own. None by
         default, a tenth for `fedex`.
+    finalists
+        How many configurations the federation trains in the end and compares on the rows set
+        aside, each at the cost of one training: the search's answer, another learner's best, and
+        the answer's default settings. The best is the answer, shipped as it was judged. 3 by
+        default where rows are set aside; 0 takes the search's answer, as published.
     privacy
         What the coordinator sees of a sum: every party's part (`plain`), or only the total, by
         masks that cancel (`masked`) or by threshold homomorphic encryption (`encrypted`, needs the
@@ -166,6 +173,7 @@ def tune(
         train=train,
         merge_every=merge_every,
         holdout=holdout,
+        finalists=finalists,
         privacy=privacy,
         noise=noise,
         clip=clip,
@@ -273,27 +281,31 @@ def _run_method(
 def _trained(
     federation: Federation, settings: Settings, outcome: Outcome, shown: Progress, ready: Any
 ) -> Outcome:
-    """The outcome with the model that the federation trains; saved in the run's folder.
+    """The outcome with the best model that the federation trains; saved in the run's folder.
 
     A method may have trained it on the way: then it is `ready`.
     """
-    from cotune.training import about, train
+    from cotune.training import about
 
     searched = federation.ledger.rounds
     federation.budget = Budget()
-    best = Configuration(outcome.best_learner, outcome.best_params)
+    problem, best = outcome.problem, outcome.best
+    finalists: tuple[Finalist, ...] = ()
+    judged = bool(problem.holdout) and settings.protection is None
     try:
         if ready is not None:
             told = about(federation, list(federation.ledger))
-            model = Model.of(outcome.problem, best, ready, told)
+            model = Model.of(problem, Configuration(best.learner, best.params), ready, told)
+            found = outcome.held_out or (held_out(federation, problem, model) if judged else None)
         else:
-            model = train(
-                federation,
-                outcome.problem,
-                best,
-                lambda stage: shown.stage(stage, best.learner),
-                settings.merge_every,
+            count = settings.trained if judged else 1
+            entered = contenders(problem, best, outcome.trials, count)
+            shown.finalists(entered)
+            model, number, finalists = finish(
+                federation, problem, entered, settings.merge_every, shown.stage, judged=judged
             )
+            found = finalists[number].held_out
+            best = _trial_of(finalists[number], outcome)
         if outcome.run is not None:
             model.save(Path(outcome.run) / MODEL)
     except (UsageError, DataError) as error:  # not of the kind after which a run is discarded
@@ -301,18 +313,41 @@ def _trained(
             f"the search is finished and kept, but its model could not be made: {error}; resume "
             "the run without training (--no-train) to have its result"
         ) from error
-    found = outcome.held_out
-    if found is None and outcome.problem.holdout and settings.protection is None:
-        found = held_out(federation, outcome.problem, model)
     outcome = msgspec.structs.replace(
         outcome,
+        chosen=outcome.chosen if best == outcome.best else best,
         held_out=found,
+        finalists=finalists if len(finalists) > 1 else (),
         rounds=tuple(federation.ledger),
         searched=searched,
         noises=federation.journal.noises(),
     )
     vars(outcome)["model"] = model
     return outcome
+
+
+def _trial_of(finalist: Finalist, outcome: Outcome) -> Trial:
+    """The finalist's best trial; of one that the search did not evaluate what its model says."""
+    alike = [
+        trial
+        for trial in (outcome.best, *outcome.trials)
+        if (trial.learner, trial.params) == (finalist.learner, finalist.params)
+    ]
+    if alike:
+        return alike[0] if alike[0] == outcome.best else best_of(alike)
+    found = finalist.held_out
+    assert found is not None  # else it would not have been taken before the search's answer
+    return Trial(
+        finalist.learner,
+        finalist.params,
+        loss=found.loss,
+        parties=found.parties,
+        weight=float(found.rows),
+        fits=0,
+        cpu_seconds=0.0,
+        error=found.error,
+        validation=found.rows,
+    )
 
 
 def _trials(steps: list[Step]) -> list[Trial]:

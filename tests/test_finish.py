@@ -1,0 +1,152 @@
+"""What is trained in the end, and which of it is the answer."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+import cotune
+from cotune.errors import UsageError
+from cotune.federation.federation import Federation
+from cotune.finish import contenders
+from cotune.outcome import Outcome
+from cotune.testing import Faulty
+from cotune.testing.faults import Killed
+from cotune.trial import HeldOut, Trial
+from tests.parts import federation_of, iris, parts, problem_of, wine
+
+TWO = {"learners": ["decision_tree", "logistic_regression"], "trials": 3, "folds": 2}
+
+
+def trial(learner: str, loss: float, **params: object) -> Trial:
+    return Trial(learner, params, loss, 3, 90.0, 2, 0.1)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Outcome:
+    with federation_of(parts(wine())) as federation:
+        run = tmp_path_factory.mktemp("runs") / "run"
+        return cotune.tune(federation, **TWO, holdout=0.3, run=run)
+
+
+def test_the_answer_another_learners_best_and_the_answers_default_are_trained():
+    problem = problem_of(wine(), learners=("decision_tree", "logistic_regression"))
+    default = problem.default("decision_tree")
+    trials = [
+        trial("decision_tree", 0.3, **default),
+        trial("logistic_regression", 0.4, C=1.0),
+        trial("decision_tree", 0.1, max_depth=3),
+        trial("logistic_regression", 0.2, C=5.0),
+    ]
+    found = contenders(problem, trials[2], trials, 3)
+    assert [(one.learner, one.searched, one.default) for one in found] == [
+        ("decision_tree", 0.1, False),
+        ("logistic_regression", 0.2, False),
+        ("decision_tree", 0.3, True),
+    ]
+    assert [one.searched for one in contenders(problem, trials[2], trials, 0)] == [0.1]
+    assert [one.searched for one in contenders(problem, trials[0], trials, 3)] == [0.3, 0.2]
+
+
+def test_a_default_that_no_trial_evaluated_is_trained_all_the_same():
+    problem = problem_of(wine(), learners=("decision_tree",))
+    found = contenders(problem, only := trial("decision_tree", 0.1, max_depth=3), [only], 3)
+    assert [(one.searched, one.default) for one in found] == [(0.1, False), (None, True)]
+
+
+def test_the_best_on_the_rows_set_aside_is_the_answer_as_it_was_judged(finished):
+    losses = [one.held_out.loss for one in finished.finalists]
+    assert 2 <= len(losses) <= 3
+    best = finished.finalists[int(np.argmin(losses))]
+    assert (finished.best_learner, finished.best_params) == (best.learner, best.params)
+    assert finished.held_out == best.held_out
+    assert finished.model.learner == best.learner
+    assert finished.headline.loss == min(losses)
+    with federation_of(parts(wine())) as federation:
+        judged = cotune.evaluate(finished, federation).total
+    assert judged.joint == pytest.approx(finished.headline.value, abs=1e-9)
+
+
+def test_each_finalist_costs_one_training_and_one_sum(finished):
+    assert sum(one.rounds for one in finished.finalists) == (
+        len(finished.rounds) - finished.searched
+    )
+    assert all(one.rounds > 1 and one.bytes_up > 0 for one in finished.finalists)
+    scores = [entry for entry in finished.rounds if entry.task == "score"]
+    assert len(scores) == len(finished.finalists)
+
+
+def test_without_finalists_the_searchs_answer_is_trained_alone(finished):
+    with federation_of(parts(wine())) as federation:
+        alone = cotune.tune(federation, **TWO, holdout=0.3, finalists=0)
+        bare = cotune.tune(federation, **TWO)
+    assert alone.finalists == bare.finalists == ()
+    assert (alone.best.learner, alone.best.params) == (
+        finished.finalists[0].learner,
+        finished.finalists[0].params,
+    )
+    assert len(alone.rounds) - alone.searched == finished.finalists[0].rounds
+
+
+@pytest.mark.parametrize("privacy", ["plain", "masked"])
+def test_private_sums_choose_the_same_finalist(finished, privacy):
+    with federation_of(parts(wine())) as federation:
+        outcome = cotune.tune(federation, **TWO, holdout=0.3, privacy=privacy)
+    for one, other in zip(outcome.finalists, finished.finalists, strict=True):
+        assert one.held_out == other.held_out
+    assert outcome.best_params == finished.best_params
+
+
+def test_a_run_killed_amid_the_finalists_resumes_to_the_same_answer(finished, tmp_path):
+    first = finished.searched + finished.finalists[0].rounds
+    for number, round_ in enumerate((finished.searched + 1, first, first + 1, first + 3)):
+        run = tmp_path / str(number)
+        with federation_of(parts(wine())) as federation:
+            with pytest.raises(Killed):
+                dying = Federation(Faulty(federation.engine, dies_at=round_))
+                cotune.tune(dying, **TWO, holdout=0.3, run=run)
+            resumed = cotune.resume(run, Federation(federation.engine), progress=False)
+        assert resumed.finalists == finished.finalists
+        assert resumed.best == finished.best
+        assert resumed.headline == finished.headline
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"finalists": 2}, "set some aside"),
+        ({"finalists": 2, "holdout": 0.2, "train": False}, "let the model be trained"),
+        ({"finalists": -1}, "0 for the search's answer"),
+        ({"finalists": 2, "method": "fedex"}, "fedex trains while it searches"),
+        (
+            {"finalists": 2, "holdout": 0.2, "noise": 5.0, "weights": "equal", "privacy": "masked"},
+            "under noise",
+        ),
+    ],
+)
+def test_finalists_that_cannot_be_compared_are_refused_before_any_work(given, says):
+    with federation_of(parts(iris())) as federation, pytest.raises(UsageError, match=says):
+        cotune.tune(federation, **given)
+
+
+def test_the_interval_of_the_best_of_several_covers_its_true_figure(finished):
+    """Three models of one true figure: the luckiest is taken, and its interval still holds."""
+    random = np.random.default_rng(0)
+    rows, true, inside, runs = 400, 0.3, 0, 2000
+    error = math.sqrt(true * (1 - true) / rows)
+    for _ in range(runs):
+        losses = random.normal(true, error, 3)
+        found = HeldOut(float(losses.min()), rows, 3, error=error)
+        of_three = [
+            msgspec.structs.replace(
+                finished.finalists[0], held_out=HeldOut(x, rows, 3, error=error)
+            )
+            for x in losses
+        ]
+        outcome = msgspec.structs.replace(finished, held_out=found, finalists=tuple(of_three))
+        low, high = outcome.headline.interval
+        inside += low <= 1 - true <= high
+    assert 0.9 <= inside / runs <= 0.99
