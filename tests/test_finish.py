@@ -105,12 +105,15 @@ def test_a_run_killed_amid_the_finalists_resumes_to_the_same_answer(finished, tm
     for number, round_ in enumerate((finished.searched + 1, first, first + 1, first + 3)):
         run = tmp_path / str(number)
         with federation_of(parts(wine())) as federation:
+            dying = Federation(Faulty(federation.engine, dies_at=round_))
             with pytest.raises(Killed):
-                dying = Federation(Faulty(federation.engine, dies_at=round_))
                 cotune.tune(dying, **TWO, holdout=0.3, run=run)
             resumed = cotune.resume(run, Federation(federation.engine), progress=False)
         assert resumed.finalists == finished.finalists
-        assert resumed.best == finished.best
+        assert (resumed.best_learner, resumed.best_params) == (
+            finished.best_learner,
+            finished.best_params,
+        )
         assert resumed.headline == finished.headline
 
 

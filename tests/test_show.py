@@ -15,7 +15,7 @@ from cotune.federation.wire import Cost, Refusal
 from cotune.outcome import Outcome
 from cotune.problem import Problem
 from cotune.show import show_comparison, show_outcome, show_runs, show_trials, show_unfinished
-from cotune.trial import HeldOut, Trial
+from cotune.trial import Finalist, HeldOut, Trial
 
 DISCLOSED = "evaluate: each party tells its mean cross-validated loss of each configuration asked"
 
@@ -93,8 +93,26 @@ def test_rows_set_aside_make_the_headline_and_the_search_comes_after(page):
 def test_the_headline_of_rows_set_aside_has_its_error_and_says_what_was_left_out(page):
     show_outcome(outcome(held_out=HeldOut(0.2, 40, 3, error=0.0123, left_out=4)), page)
     words = " ".join(text(page).split())
-    assert "balanced accuracy 0.8000 +- 0.0123 by decision_tree" in words
+    assert "balanced accuracy 0.8000 (90 %: 0.7798 to 0.8202) by decision_tree" in words
     assert "on 40 rows that 3 parties set aside, but 4 rows of classes of which a party" in words
+
+
+def test_finalists_are_shown_with_what_tuning_gained(page):
+    found = HeldOut(0.2, 40, 3, error=0.01)
+    finalists = (
+        Finalist("decision_tree", {}, 0.1, held_out=found),
+        Finalist("hgb", {}, 0.15, failed="out of memory"),
+        Finalist(
+            "decision_tree", {"max_depth": None}, None, True, HeldOut(0.21, 40, 3, error=0.01)
+        ),
+    )
+    show_outcome(outcome(held_out=found, finalists=finalists), page)
+    words = " ".join(text(page).split())
+    assert "decision_tree: 0.9000 in the search, 0.8000 +- 0.0100 as trained" in words
+    assert "hgb: 0.8500 in the search, out of memory as trained" in words
+    assert "decision_tree, default settings: - in the search, 0.7900 +- 0.0100" in words
+    assert "tuning gained 0.0100 +- 0.0141 over default settings: within the noise" in words
+    assert "the best of 2 trained models" in words
 
 
 def test_a_spread_is_shown_where_it_is_known(page):

@@ -270,7 +270,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "metric": self.problem.metric_name,
             "value": self.best_value,
             "headline": msgspec.to_builtins(self.headline),
-            "finalists": msgspec.to_builtins(self.finalists),
+            "finalists": [msgspec.to_builtins(finalist) for finalist in self.finalists],
             "error": self.best_error,
             "compare_by": self.problem.compare_by,
             "left_out": self.best.left_out,

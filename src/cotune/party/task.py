@@ -144,7 +144,7 @@ class Configuration(msgspec.Struct, frozen=True):
 
     learner: str
     params: dict[str, bool | int | float | str | None]
-    fraction: float = 1.0
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     shuffle: int = 0
 
 
