@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import random
 import zipfile
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def _changed(value: Any, draw: random.Random) -> Any:
 def _near(value: Any, draw: random.Random) -> Any:
     """Another value, of the same type more often than not: others are refused at first sight."""
     if draw.random() < 0.3 or isinstance(value, bool):
-        return draw.choice(EXTREMES)
+        return deepcopy(draw.choice(EXTREMES))
     numbers = [extreme for extreme in EXTREMES if type(extreme) is int]
     if isinstance(value, int):
         return draw.choice([value + draw.choice([-2, -1, 1, 2, 3, 100]), *numbers])
@@ -221,7 +222,7 @@ def _near(value: Any, draw: random.Random) -> Any:
         return draw.choice([-value, value * 1e30, 1e300, -1e300, 0.0])
     if isinstance(value, str) and value.lstrip("-").isdigit():
         return str(draw.choice(numbers))
-    return draw.choice(EXTREMES)
+    return deepcopy(draw.choice(EXTREMES))
 
 
 def _somewhere(whole: list[Any], draw: random.Random) -> tuple[Any, Any]:
