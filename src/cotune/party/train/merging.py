@@ -88,11 +88,13 @@ class Boost(Task, frozen=True, omit_defaults=True):
         return digest_of(self)
 
     def perform(self, party: Party) -> Boosted:
+        from cotune.party.fit import as_asked
         from cotune.party.train.grow_rows import followed
 
         def boosted(growing: Growing) -> Boosted:
             growing.add(self.merged, self.number)
-            return Boosted(tuple(self._boosted(growing.fork(), party)), party.weight)
+            with as_asked():
+                return Boosted(tuple(self._boosted(growing.fork(), party)), party.weight)
 
         return followed(party, self, boosted, fits=1)
 
