@@ -74,7 +74,7 @@ SEARCH = Search(("decision_tree",), 2)
 
 
 ROWS = people(40)
-#: Tasks that would need another party's answer to go well; and a model that may not leave its party.
+#: Tasks that need another party's answer to go well; and a model that may not leave its party.
 LACKING = {"acquaint", "reveal", "relinearise", "adopt", "refresh", "decrypt", "switch", "deal"}
 LACKING |= {"fitown"}
 #: Tasks that a party cannot do without its key agent.
