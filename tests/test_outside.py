@@ -30,6 +30,7 @@ import cotune
 from cotune.data.encode import encode, encode_target
 from cotune.errors import Malformed, UsageError
 from cotune.federation.wire import Refusal
+from cotune.files import DIGEST, sealed
 from cotune.model import Model
 from cotune.party.task import Configuration
 from cotune.party.train.assess import Assess
@@ -503,9 +504,11 @@ def test_a_schema_by_which_no_row_can_be_encoded_is_refused(tmp_path, changed):
     model_of(PEOPLE, None).save(tmp_path)
     manifest = json.loads((tmp_path / "model.json").read_text())
     manifest["schema"] |= changed
-    (tmp_path / "model.json").write_text(json.dumps(manifest))
-    with pytest.raises(UsageError):
+    del manifest[DIGEST]
+    (tmp_path / "model.json").write_bytes(sealed(manifest))
+    with pytest.raises(UsageError) as refused:
         Model.load(tmp_path)
+    assert "it was changed" not in str(refused.value), "the digest fits"
 
 
 @pytest.mark.soak
