@@ -47,7 +47,7 @@ from cotune.party.tasks import (
     Predict,
     Search,
 )
-from cotune.party.train.assess import Assess
+from cotune.party.train.assess import Assess, Score
 from cotune.party.train.averaging import Epochs, flat, untrained
 from cotune.party.train.bins import Bins
 from cotune.party.train.ensemble import FitOwn
@@ -157,6 +157,7 @@ def tasks_of(problem):
         Judge("torch_mlp", MLP, arms, weights),
         FitOwn(Configuration("logistic_regression", {}) if schema.classes else mlp),
         Assess("svm", {"kernel": "linear"}, model.packed()),
+        Score("svm", model.packed()),
         Introduce(),
         Acquaint({"party-1": b"1" * 32, "party-2": b"2" * 32}),
         Reveal("session", 1, ("party-2",)),
