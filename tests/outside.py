@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from cotune.files import sealed
+
 #: What a changed value becomes.
 EXTREMES = (
     -1, 0, 1, 2, 7, -7, 2**15, 2**31 - 1, -(2**31), 2**31, 10**9, 2**63, -(10**18), 0.5, 1e300,
@@ -80,7 +82,9 @@ def _write(message: bytes, folder: Path) -> None:
     packed = msgspec.msgpack.decode(message)
     for file in folder.iterdir():
         file.unlink()
-    (folder / "model.json").write_text(json.dumps(packed["manifest"]))
+    manifest = packed["manifest"]  # whoever forges it seals it, too
+    content = sealed(manifest) if isinstance(manifest, dict) else json.dumps(manifest).encode()
+    (folder / "model.json").write_bytes(content)
     for name in ("booster.json", "estimator.skops", "weights.npy"):
         (folder / name).write_bytes(packed["payload"])
 

@@ -411,6 +411,23 @@ def test_ctrl_c_in_a_run_says_how_to_go_on(folder, monkeypatch):
     assert "`cotune resume mine`" in said
 
 
+def test_ctrl_c_that_a_library_turned_into_another_error_is_ctrl_c(folder, monkeypatch):
+    """As Cython does where an import is interrupted."""
+
+    def interrupted(plan: Plan, method: str, where: Path, quiet: bool) -> None:
+        where.mkdir()
+        (where / "run.json").touch()
+        try:
+            command_line._stop(signal.SIGINT, None)
+        except Stopped:
+            raise ValueError("not a valid buffer format") from None
+
+    monkeypatch.setattr(command_line, "_stops", [])
+    monkeypatch.setattr(Plan, "start", interrupted)
+    said = refusal("tune", "iris.csv", "--run", "mine", code=130)
+    assert "`cotune resume mine`" in said
+
+
 def test_a_finished_run_survives_the_refusal_of_another_method(folder, monkeypatch):
     def start(plan: Plan, method: str, where: Path, quiet: bool) -> None:
         if method == "dash":

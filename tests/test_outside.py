@@ -6,6 +6,8 @@ import io
 import json
 import random
 import re
+import struct
+import sys
 import tracemalloc
 import zipfile
 from dataclasses import replace
@@ -28,6 +30,7 @@ import cotune
 from cotune.data.encode import encode, encode_target
 from cotune.errors import Malformed, UsageError
 from cotune.federation.wire import Refusal
+from cotune.files import DIGEST, sealed
 from cotune.model import Model
 from cotune.party.task import Configuration
 from cotune.party.train.assess import Assess
@@ -400,6 +403,48 @@ def test_no_object_stands_for_another_by_its_number():
         loaded(tree_with(numbered), 3, OF_MODELS)
 
 
+def archive_of(description: dict, **parts: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("schema.json", json.dumps({"protocol": 2} | description))
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def test_no_module_is_imported_because_a_file_names_it(tmp_path, monkeypatch):
+    (tmp_path / "named_by_a_file.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    kind = {
+        "__loader__": "TypeNode", "__module__": "named_by_a_file", "__class__": "float",
+        "content": {},
+    }  # fmt: skip
+    with pytest.raises(Malformed, match="a type stands in it"):
+        loaded(archive_of(kind), 3, OF_MODELS)
+    assert "named_by_a_file" not in sys.modules
+
+
+def array_node(name: str) -> dict:
+    return {
+        "__loader__": "NdArrayNode", "__module__": "numpy", "__class__": "ndarray",
+        "type": "numpy", "file": name,
+    }  # fmt: skip
+
+
+def test_a_small_file_does_not_unpack_to_a_large_one():
+    stream = io.BytesIO()
+    np.save(stream, np.zeros(2**28, np.uint8))
+    content = archive_of(array_node("zeros"), zeros=stream.getvalue())
+    size = struct.pack("<I", len(stream.getvalue()))
+    assert content.count(size) == 2, "the size that is declared, twice"
+    for bomb in (content, content.replace(size, struct.pack("<I", 200))):
+        tracemalloc.start()
+        with pytest.raises(Malformed):
+            loaded(bomb, 3)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+        tracemalloc.stop()
+
+
 def test_nobody_else_says_how_many_threads_a_model_starts():
     made = forest().fit(ROWS, LABELS)
     made.n_jobs = 10**9
@@ -459,9 +504,11 @@ def test_a_schema_by_which_no_row_can_be_encoded_is_refused(tmp_path, changed):
     model_of(PEOPLE, None).save(tmp_path)
     manifest = json.loads((tmp_path / "model.json").read_text())
     manifest["schema"] |= changed
-    (tmp_path / "model.json").write_text(json.dumps(manifest))
-    with pytest.raises(UsageError):
+    del manifest[DIGEST]
+    (tmp_path / "model.json").write_bytes(sealed(manifest))
+    with pytest.raises(UsageError) as refused:
         Model.load(tmp_path)
+    assert "it was changed" not in str(refused.value), "the digest fits"
 
 
 @pytest.mark.soak

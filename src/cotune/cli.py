@@ -60,6 +60,10 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
+#: Those that were raised. A library that is amid its import may raise another error instead.
+_stops: list[Stopped] = []
+
+
 class Commands(click.Group):
     """Commands in the order of their definition; every error is one line and an exit code."""
 
@@ -82,9 +86,16 @@ class Commands(click.Group):
         except (Exception, Stopped) as error:
             if ctx.params["debug"]:
                 traceback.print_exc()
-            code, sentence = _explained(error)
+            code, sentence = _explained(_stop_behind(error) or error)
             _say(sentence)
             ctx.exit(code)
+
+
+def _stop_behind(error: BaseException) -> Stopped | None:
+    """What stopped the command, if that is why it failed."""
+    if isinstance(error, Stopped):
+        return error
+    return _stops[-1] if _stops and not isinstance(error, CotuneError) else None
 
 
 def _explained(error: BaseException) -> tuple[int, str]:
@@ -509,8 +520,9 @@ def _under_way(what: str, folder: Path, quiet: bool) -> Iterator[None]:
     began = time.monotonic()
     try:
         yield
-    except Stopped as stop:
-        if not any((folder / name).exists() for name in ("run.json", COMPARISON)):
+    except (Exception, Stopped) as error:
+        stop = _stop_behind(error)
+        if stop is None or not any((folder / n).exists() for n in ("run.json", COMPARISON)):
             raise
         _say(f"stopped; the run is kept: `cotune resume {folder}` goes on with it")
         raise click.exceptions.Exit(stop.exit_code) from stop
@@ -582,7 +594,8 @@ def main() -> None:
 
 
 def _stop(number: int, _frame: object) -> None:
-    raise Stopped(number)
+    _stops.append(Stopped(number))
+    raise _stops[-1]
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def opened(
         target = target or usual_target(data)
         for problem in examine(frame, target, folds=FEWEST_FOLDS).problems:
             raise DataError(f"{data}: {problem}")
-        announce(doubts([frame], target, folds=FEWEST_FOLDS))
+        announce(doubts([frame], target, folds=FEWEST_FOLDS, smallest=SMALLEST_CELL))
         state = kit / STATE
         engine = LocalEngine(
             {own.name: frame},

@@ -58,6 +58,9 @@ TREE = "sklearn.tree._tree.Tree"
 OF_MODELS = (TREE, "cotune.predictors.AllClasses")
 #: What the parts of a file may unpack to: a small file can claim to be a very large one.
 MOST_UNPACKED = 2**31
+#: And that many times the file's own size, once it is more than this. Trees over 500 classes, whose
+#: nodes are mostly zeros, unpack to 140 times their size; an archive can claim 1000.
+MOST_RATIO, SMALL = 250, 2**26
 #: Of that, the description of the objects.
 MOST_DESCRIBED = 2**26
 #: The types of an array's numbers; `U` is text.
@@ -125,7 +128,8 @@ def loaded(content: bytes, columns: int, trusted: tuple[str, ...] = ()) -> Any:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if sum(part.file_size for part in archive.infolist()) > MOST_UNPACKED:
+            most = min(MOST_UNPACKED, SMALL + MOST_RATIO * len(content))
+            if sum(part.file_size for part in archive.infolist()) > most:
                 raise Malformed("it would unpack to more than cotune reads")
             description = _described(archive)
             unknown = _unknown(description, trusted)
@@ -173,7 +177,8 @@ def _part(archive: zipfile.ZipFile, name: str, most: int = MOST_UNPACKED) -> byt
         zipfile.ZIP_DEFLATED,
     ):
         raise Malformed("it would unpack to more than cotune reads")
-    return archive.read(part)
+    with archive.open(part) as file:
+        return file.read(part.file_size)  # `archive.read` would unpack more, if there is more
 
 
 def _unknown(description: Any, trusted: tuple[str, ...]) -> list[str]:
@@ -242,8 +247,10 @@ class _Reader:
                 return self._loss(node)
             case "TreeNode":
                 return self._tree(node)
-            case _:
+            case "ObjectNode":
                 return self._estimator(node)
+            case _:  # the type of a dictionary's keys is no value: nothing is imported for it
+                raise Malformed("a type stands in it where there should be a value")
 
     def _dict(self, node: dict[str, Any]) -> dict[Any, Any]:
         kinds = [_KEYS[kind["__class__"]] for kind in node["key_types"]["content"]]

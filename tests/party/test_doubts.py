@@ -96,6 +96,27 @@ def test_classes_with_fewer_rows_than_folds_are_counted_over_all_parties():
     assert kinds(*tables, folds=4) == {}
 
 
+def test_a_party_that_merges_rare_categories_does_not_say_that_they_are_disclosed():
+    frame = iris().assign(day=dates(150), town=[f"town {row % 90}" for row in range(150)])
+    day, town = (doubt.sentence for doubt in doubts([frame], "target", smallest=5))
+    assert "each of which of 5 rows or more is taken as a category of its own" in day
+    assert "90 different texts, those of 5 rows or more are disclosed" in town
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"), [("rare", "(--classes)"), (7, "(--classes) or asks for --task regression")]
+)
+def test_a_class_too_rare_to_be_disclosed_needs_a_list_whatever_the_folds(name, ends):
+    frame = iris()
+    if isinstance(name, str):
+        frame["target"] = frame["target"].map(lambda value: f"kind {value}")
+    frame.loc[:3, "target"] = name
+    (doubt,) = doubts([frame], "target", folds=2, smallest=5)
+    assert (doubt.kind, doubt.name) == ("class", str(name))
+    assert doubt.sentence.startswith(f"the class '{name}' has 4 rows, fewer than 5, and is not")
+    assert doubt.sentence.endswith(ends)
+
+
 def test_each_kind_is_said_once_and_its_other_columns_are_named():
     frame = iris().assign(**{f"n{number}": 1.0 for number in range(9)}, id=range(150))
     with pytest.warns(DataWarning) as caught:

@@ -85,7 +85,7 @@ def test_what_is_worth_a_look_does_not_keep_a_file_out():
         "column 'same' has one value only",
         "column 'empty' is empty",
         "column 'town' has 90 different texts",
-        "the class '3' has 1 row, fewer than the 5 folds",
+        "the class '3' has 1 row, fewer than 5, and is not disclosed",
     ):
         assert any(says in sentence for sentence in found.warnings), says
     assert len(found.warnings) == 6

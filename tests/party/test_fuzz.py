@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 import random
+import resource
 import time
 from collections import Counter
 
@@ -34,6 +35,7 @@ from cotune.party.keys import (
 )
 from cotune.party.moments import Moments, Tally
 from cotune.party.propose import Count, Explore, Propose, Vote
+from cotune.party.ration import BASE
 from cotune.party.task import Configuration
 from cotune.party.tasks import (
     Candidates,
@@ -45,7 +47,7 @@ from cotune.party.tasks import (
     Predict,
     Search,
 )
-from cotune.party.train.assess import Assess
+from cotune.party.train.assess import Assess, Score
 from cotune.party.train.averaging import Epochs, flat, untrained
 from cotune.party.train.bins import Bins
 from cotune.party.train.ensemble import FitOwn
@@ -72,8 +74,9 @@ SEARCH = Search(("decision_tree",), 2)
 
 
 ROWS = people(40)
-#: Tasks that would need another party's answer to go well.
+#: Tasks that need another party's answer to go well; and a model that may not leave its party.
 LACKING = {"acquaint", "reveal", "relinearise", "adopt", "refresh", "decrypt", "switch", "deal"}
+LACKING |= {"fitown"}
 #: Tasks that a party cannot do without its key agent.
 OF_AGENT = (Deal, Switch, Relinearise, Adopt, Refresh, Decrypt)
 #: What a field can be changed to. What is legal, but would take long, is left out.
@@ -154,6 +157,7 @@ def tasks_of(problem):
         Judge("torch_mlp", MLP, arms, weights),
         FitOwn(Configuration("logistic_regression", {}) if schema.classes else mlp),
         Assess("svm", {"kernel": "linear"}, model.packed()),
+        Score("svm", model.packed()),
         Introduce(),
         Acquaint({"party-1": b"1" * 32, "party-2": b"2" * 32}),
         Reveal("session", 1, ("party-2",)),
@@ -311,6 +315,7 @@ class Fuzzed:
 
     def ask(self, messages, rng):
         """The last of them is spoilt; None if all is well."""
+        self.party.training = {}  # what a spoilt beginning led to has the honest one's digest
         for message in messages[:-1]:
             before = self.answer(message)
             assert not isinstance(before, Refusal), before
@@ -334,6 +339,15 @@ def _quiet_log(caplog):
     caplog.set_level(logging.CRITICAL)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _bounded():
+    """Fits run on a thread of this process, and may take no more memory than a worker."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (BASE, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
 def test_every_task_is_fuzzed():
     for problem in problems():
         assert {type(task) for tasks in tasks_of(problem) for task in tasks} >= set(TASKS) - (
@@ -351,13 +365,14 @@ def test_what_is_fuzzed_is_answered_as_it_is(kind, tmp_path):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(5400)
 @pytest.mark.parametrize("kind", [0, 1], ids=["classification", "regression"])
 def test_changed_fields_are_malformed_and_never_an_internal_error(kind, tmp_path):
     problem = problems()[kind]
     fuzzed, requests = Fuzzed(problem, tmp_path), requests_of(problem)
     rng = random.Random(kind)
-    for number in range(times(600, 20_000)):
+    for number in range(times(300, 20_000)):
         failed = fuzzed.ask(requests[number % len(requests)], rng)
         assert failed is None, failed["task"]
-    assert fuzzed.counts["malformed"] > 100
+    assert fuzzed.counts["malformed"] > 50
     assert fuzzed.slowest < 60

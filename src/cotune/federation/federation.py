@@ -475,9 +475,11 @@ class Federation:
         answered = len(asked) - len(answers.failures)
         if answered < self._needed():
             party, refusal = next(iter(answers.failures.items()))
+            # what a party refuses by its rules says itself what to ask for instead
+            fix = "" if refusal.code == "refused" else ". Mend it and resume, or lower the quorum"
             raise FederationError(
                 f"{answered} of {len(self._wanted)} parties answered, {self._needed()} are needed; "
-                f"{party}: {refusal.sentence}. Mend it and resume, or lower the quorum"
+                f"{party}: {refusal.sentence}{fix}"
             )
 
 

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from cotune.errors import UsageError
-
 #: Of FedAdam and FedYogi (Reddi et al., Adaptive Federated Optimization, 2021): the first moment
 #: decays by the configuration's momentum, the second by this; and the degree of adaptivity.
 BETA_2 = 0.99
@@ -56,11 +54,7 @@ class Local(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Local:
         """Its own part of a configuration."""
-        own = {name: params[name] for name in CLIENT if name in params}
-        try:
-            return msgspec.convert(own, cls)
-        except msgspec.ValidationError as error:
-            raise UsageError(f"a network cannot be trained with {own}: {error}") from error
+        return msgspec.convert({name: params[name] for name in CLIENT if name in params}, cls)
 
 
 #: The parameters that a client's training has: what FedEx tunes. All others are the wrapper's.

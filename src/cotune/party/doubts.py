@@ -40,11 +40,16 @@ class Doubt(msgspec.Struct, frozen=True):
 
 
 def doubts(
-    tables: Sequence[pd.DataFrame], target: str, drop: Iterable[str] = (), folds: int = 5
+    tables: Sequence[pd.DataFrame],
+    target: str,
+    drop: Iterable[str] = (),
+    folds: int = 5,
+    smallest: int = 1,
 ) -> tuple[Doubt, ...]:
     """What is doubtful about the rows of all tables together; several are a simulation's.
 
-    Columns that the parties do not share are left to the errors that follow.
+    Columns that the parties do not share are left to the errors that follow. Categories and classes
+    of fewer than `smallest` rows are not disclosed.
     """
     tables = [table for table in tables if len(table)]
     if not tables:
@@ -57,10 +62,10 @@ def doubts(
         names = wanted[first : first + AT_ONCE]
         together = pd.concat([table[names] for table in tables], ignore_index=True)
         for name in names:
-            found += _of_column(together[name], tables)
+            found += _of_column(together[name], tables, smallest)
     for name in shared:
         if str(name) == target:
-            found += _of_classes([table[name] for table in tables], target, folds)
+            found += _of_classes([table[name] for table in tables], target, folds, smallest)
     return tuple(found)
 
 
@@ -76,7 +81,7 @@ def announce(found: Iterable[Doubt]) -> None:
         warnings.warn(first.sentence + also, DataWarning, stacklevel=2)
 
 
-def _of_column(column: pd.Series, tables: Sequence[pd.DataFrame]) -> Iterator[Doubt]:
+def _of_column(column: pd.Series, tables: Sequence[pd.DataFrame], smallest: int) -> Iterator[Doubt]:
     if is_array(column):
         return
     name, present = str(column.name), column.dropna()
@@ -96,22 +101,24 @@ def _of_column(column: pd.Series, tables: Sequence[pd.DataFrame]) -> Iterator[Do
             says = f"has one value only{here}, from which nothing can be learnt: {fix}"
             yield Doubt("constant", name, f"column {name!r} {says}")
     elif texts:
-        yield from _of_texts(texts, len(present), name)
+        yield from _of_texts(texts, len(present), name, smallest)
     elif _count_up(present, (table[column.name].dropna() for table in tables)):
         says = "has another whole number in each row: if it is an identifier, drop it"
         yield Doubt("identifier", name, f"column {name!r} {says} (--drop {name})")
 
 
-def _of_texts(different: Sequence[str], rows: int, name: str) -> Iterator[Doubt]:
+def _of_texts(different: Sequence[str], rows: int, name: str, smallest: int) -> Iterator[Doubt]:
     if all(map(_DATE.fullmatch, different[:MOST_READ])):
+        each = f"of {smallest} rows or more " if smallest > 1 else ""
         says = (
-            "holds dates, each of which is taken as a category of its own and disclosed: make it "
-            "a number (say, days since a fixed date), or drop it"
+            f"holds dates, each of which {each}is taken as a category of its own and disclosed: "
+            "make it a number (say, days since a fixed date), or drop it"
         )
         yield Doubt("dates", name, f"column {name!r} {says} (--drop {name})")
     elif len(different) > max(FEW_ROWS, rows / 2):
+        which = f"those of {smallest} rows or more" if smallest > 1 else "which"
         says = (
-            f"has {len(different)} different texts, which are disclosed as categories: if one "
+            f"has {len(different)} different texts, {which} are disclosed as categories: if one "
             "could identify a person, drop the column"
         )
         yield Doubt("texts", name, f"column {name!r} {says} (--drop {name})")
@@ -136,7 +143,9 @@ def _different(present: pd.Series) -> list[str]:
     return as_text(pd.Series(present.unique())).tolist()
 
 
-def _of_classes(parts: Sequence[pd.Series], target: str, folds: int) -> Iterator[Doubt]:
+def _of_classes(
+    parts: Sequence[pd.Series], target: str, folds: int, smallest: int
+) -> Iterator[Doubt]:
     values = pd.concat(parts, ignore_index=True)
     if any(map(is_array, parts)) or not has_classes(values):
         return
@@ -145,7 +154,14 @@ def _of_classes(parts: Sequence[pd.Series], target: str, folds: int) -> Iterator
         sentence = f"the target {target!r} has one class only here: this party can judge little"
         yield Doubt("target", target, sentence)
     for name, count in sorted(rows.items()):
-        if count < folds:
-            number = f"{count} row{'s' if count > 1 else ''}"
+        number = f"{count} row{'s' if count > 1 else ''}"
+        if len(parts) == 1 and count < smallest:
+            quantity = " or asks for --task regression" if is_number(parts[0]) else ""
+            sentence = (
+                f"the class {name!r} has {number}, fewer than {smallest}, and is not disclosed: "
+                f"a run can begin only if the lead lists the classes (--classes){quantity}"
+            )
+            yield Doubt("class", name, sentence)
+        elif count < folds:
             sentence = f"the class {name!r} has {number}, fewer than the {folds} folds"
             yield Doubt("class", name, sentence)

@@ -17,6 +17,7 @@ from cotune.data.schema import Kind, has_classes, is_number
 from cotune.errors import DataError
 from cotune.party.doubts import doubts
 from cotune.party.inspect import describe
+from cotune.party.key import SMALLEST_CELL
 from cotune.party.tasks import Inspect
 
 #: Columns and classes that are listed, at most.
@@ -62,7 +63,8 @@ def examine(
     if target in frame.columns and not is_array(frame[target]) and has_classes(frame[target]):
         classes = dict(sorted(Counter(spelled(frame[target]).dropna().tolist()).items()))
     warnings = [f"there is no column {name!r} to drop" for name in drop if name not in frame]
-    warnings += [doubt.sentence for doubt in doubts([frame], target, drop, folds)]
+    found = doubts([frame], target, drop, folds, SMALLEST_CELL)
+    warnings += [doubt.sentence for doubt in found]
     problems = tuple(dict.fromkeys(_problems(frame, target, tuple(drop), folds)))
     return Examination(len(frame), target, columns, classes, problems, tuple(warnings))
 

@@ -127,7 +127,7 @@ def as_asked() -> Iterator[None]:
     """
     try:
         yield
-    except CotuneError:
+    except (CotuneError, MemoryError):
         raise
     except Exception as error:
         raise Malformed("the learner cannot be fitted with these parameters") from error

@@ -17,7 +17,9 @@ from cotune.problem import seed_of
 #: A real party names no category of fewer of its rows, and leaves out none of them or so many.
 SMALLEST_CELL = 5
 #: The shares of its rows that a real party takes or leaves out: whole percents, and FLASH's.
-LADDER = tuple(sorted({*(k / 100 for k in range(101)), *(0.0375 * 1.5**m for m in range(9))}))
+LADDER = tuple(
+    sorted({*(k / 100 for k in range(101)), *(round(0.0375 * 1.5**m, 12) for m in range(9))})
+)
 #: Shares that are so close are the same; FLASH's are products, which are rounded.
 _SAME = 1e-9
 
@@ -189,7 +191,7 @@ def random_state(seed: int) -> int | np.random.RandomState:
 def nearest(share: float) -> float:
     """The step of the ladder that is nearest.
 
-    >>> nearest(0.20033), nearest(0.0375 * 1.5)
+    >>> nearest(0.20033), nearest(0.056)
     (0.2, 0.05625)
     """
     return min(LADDER, key=lambda step: abs(step - share))

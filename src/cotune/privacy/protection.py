@@ -98,7 +98,7 @@ class Protection(msgspec.Struct, frozen=True):
         deviation = self.deviation(terms)
         widened = dict(terms)
         for name, term in terms.items():
-            if name != "own":
+            if name != "own" and deviation:  # 0 where all terms are spare: then nothing is told
                 end = (1.0 + FARTHEST * deviation) * _largest(term)
                 step = 2.0 ** math.floor(math.log2(deviation * _largest(term) / STEPS))
                 resolution = min(term.resolution, step)

@@ -21,6 +21,7 @@ from cotune.party.task import RESOLUTION, Label, Reply, Task, Term, most_summed_
 if TYPE_CHECKING:
     from cotune.learners.torch import NetworkLearner
     from cotune.networks.flat import Network
+    from cotune.networks.parts import Local
     from cotune.party.party import Party
     from cotune.problem import Problem
 
@@ -268,15 +269,13 @@ def improve(
     keep: Path,
 ) -> tuple[Improvement, float]:
     """The reply, and the CPU seconds it took. Runs on a worker."""
-    from cotune.networks.parts import Local
-
     began = time.thread_time()
     client = _client(folder)
     network = _network(learner, task.params, client.problem, task.weights)
     if len(task.control) not in (0, len(task.weights)):
         raise Malformed("the control variate has not as many numbers as the network")
     drawn = task.arms.draw(np.random.default_rng(seed))
-    how = Local.of(task.params | task.arms.configuration(drawn))
+    how = _local(task, drawn)
     X, y, judged = client.split(task.validation)
     before = client.judged(network, *judged) if task.objective == "global" else (0.0, 0.0)
     start, target = network.flat.clone(), network.target(y)
@@ -300,12 +299,21 @@ def improve(
     return reply, time.thread_time() - began
 
 
+def _local(task: Improve | Judge, drawn: list[int]) -> Local:
+    """How a client trains with the arm that was drawn."""
+    from cotune.networks.parts import Local
+
+    params = task.params | task.arms.configuration(drawn)
+    try:
+        return Local.of(params)
+    except msgspec.ValidationError as error:
+        raise Malformed(f"a network cannot be trained with these parameters: {error}") from error
+
+
 def judge(
     folder: Path, held: Path, learner: NetworkLearner, task: Judge, party: str
 ) -> tuple[Judgement, float]:
     """Losses of the common and of the fine-tuned weights; runs on a worker."""
-    from cotune.networks.parts import Local
-
     began = time.thread_time()
     client, aside = _client(folder), _client(held)
     network = _network(learner, task.params, client.problem, task.weights)
@@ -313,7 +321,7 @@ def judge(
     seed = client.key.seed("judge", task.label, task.round, party)
     rng = np.random.default_rng(seed)
     drawn = task.arms.mode if task.by == "mode" else task.arms.draw(rng)
-    how = Local.of(task.params | task.arms.configuration(drawn))
+    how = _local(task, drawn)
     if how.personal_mu:
         how = msgspec.structs.replace(how, mu=how.personal_mu)
     X, y, _ = client.split(task.validation)
