@@ -386,8 +386,10 @@ def check_enough(
 ) -> None:
     """A total is opened for the quorum only, and never for one party: it would tell its figures."""
     if len(parties) < fewest:
-        why = "".join(f"; {party}: {no.sentence}" for party, no in [*failures.items()][:1])
+        first = [*failures.items()][:1]
+        why = "".join(f"; {party}: {no.sentence}" for party, no in first)
+        refused = any(no.code == "refused" for _, no in first)  # which says what to ask for instead
         raise FederationError(
             f"{len(parties)} of the parties can be added up, {fewest} are needed for a private "
-            f"total{why}. Mend it and resume"
+            f"total{why}{'' if refused else '. Mend it and resume'}"
         )
