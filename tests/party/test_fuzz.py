@@ -158,7 +158,6 @@ def tasks_of(problem):
         FitOwn(Configuration("logistic_regression", {}) if schema.classes else mlp),
         Assess("svm", {"kernel": "linear"}, model.packed()),
         Score("svm", model.packed()),
-        Score("svm", model.packed()),
         Introduce(),
         Acquaint({"party-1": b"1" * 32, "party-2": b"2" * 32}),
         Reveal("session", 1, ("party-2",)),
