@@ -32,7 +32,7 @@ def finished(tmp_path_factory) -> Outcome:
         return cotune.tune(federation, **TWO, holdout=0.3, run=run)
 
 
-def test_the_answer_another_learners_best_and_the_answers_default_are_trained():
+def test_the_searchs_answer_and_other_learners_best_are_trained_for_certain():
     problem = problem_of(wine(), learners=("decision_tree", "logistic_regression"))
     default = problem.default("decision_tree")
     trials = [
@@ -45,21 +45,37 @@ def test_the_answer_another_learners_best_and_the_answers_default_are_trained():
     assert [(one.learner, one.searched, one.default) for one in found] == [
         ("decision_tree", 0.1, False),
         ("logistic_regression", 0.2, False),
-        ("decision_tree", 0.3, True),
     ]
-    assert [one.searched for one in contenders(problem, trials[2], trials, 0)] == [0.1]
-    assert [one.searched for one in contenders(problem, trials[0], trials, 3)] == [0.3, 0.2]
+    for count in (0, 1, 2):
+        assert contenders(problem, trials[2], trials, count) == found[:1]
+    assert [one.default for one in contenders(problem, trials[0], trials, 3)] == [True, False]
+
+
+def test_the_default_settings_of_the_better_learner_are_trained_last(finished):
+    *certain, last = finished.finalists
+    better = min(certain, key=lambda one: one.held_out.loss)
+    assert better.default or (last.default and last.learner == better.learner)
 
 
 def test_a_default_that_no_trial_evaluated_is_trained_all_the_same():
-    problem = problem_of(wine(), learners=("decision_tree",))
-    found = contenders(problem, only := trial("decision_tree", 0.1, max_depth=3), [only], 3)
-    assert [(one.searched, one.default) for one in found] == [(0.1, False), (None, True)]
+    with federation_of(parts(wine())) as federation:
+        outcome = cotune.tune(
+            federation,
+            "flora",
+            single_shot=True,
+            learners=["decision_tree"],
+            trials=3,
+            folds=2,
+            holdout=0.3,
+        )
+    assert [one.searched is None for one in outcome.finalists] == [False, True]
+    assert outcome.finalists[1].default
+    assert outcome.finalists[1].held_out.rows == outcome.finalists[0].held_out.rows
 
 
 def test_the_best_on_the_rows_set_aside_is_the_answer_as_it_was_judged(finished):
     losses = [one.held_out.loss for one in finished.finalists]
-    assert 2 <= len(losses) <= 3
+    assert len(losses) in (2, 3)
     best = finished.finalists[int(np.argmin(losses))]
     assert (finished.best_learner, finished.best_params) == (best.learner, best.params)
     assert finished.held_out == best.held_out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,19 +12,17 @@ from cotune.errors import DataError, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.ledger import Ledger
 from cotune.model import Model
-from cotune.party.task import Configuration
 from cotune.problem import Problem
-from cotune.training import Stage, train
 from cotune.trial import Finalist, Trial, best_of
 
 
 def contenders(
     problem: Problem, answer: Trial, trials: Sequence[Trial], count: int
 ) -> list[Finalist]:
-    """What is worth a training: the answer, another learner's best, and the answer's default.
+    """What is trained for certain: the search's answer, then the other learners' best.
 
-    What suits models of single parties need not suit the one that the federation trains. After
-    these three come the other learners' best, by their losses in the search.
+    What suits models of single parties need not suit the one that the federation trains. One place
+    of `count` is kept for default settings.
     """
     others = [
         best_of([trial for trial in trials if trial.learner == learner])
@@ -31,70 +30,79 @@ def contenders(
         if learner != answer.learner
     ]
     others.sort(key=lambda trial: trial.loss)
-    default = problem.default(answer.learner)
-    seen = [trial for trial in trials if _is(trial, answer.learner, default)]
-    best = [Finalist(trial.learner, trial.params, trial.loss) for trial in (answer, *others)]
-    best.insert(2, Finalist(answer.learner, default, best_of(seen).loss if seen else None))
-    named = [
-        msgspec.structs.replace(one, default=one.params == problem.default(one.learner))
-        for one in best
+    return [
+        _finalist(problem, trial.learner, trial.params, trials)
+        for trial in (answer, *others)[: max(1, count - 1)]
     ]
-    found: list[Finalist] = []
-    for one in named:
-        if not any(one.learner == f.learner and one.params == f.params for f in found):
-            found.append(one)
-    return found[: max(1, count)]
 
 
 def finish(
     federation: Federation,
     problem: Problem,
-    entered: Sequence[Finalist],
-    merge_every: int | None,
-    watch: Callable[[Stage, Finalist], None],
-    *,
-    judged: bool,
-) -> tuple[Model, int, tuple[Finalist, ...]]:
-    """Train each, and judge it by the rows set aside; the best one's model, and which it is.
+    trials: Sequence[Trial],
+    answer: Trial,
+    count: int,
+    training: Callable[[Finalist], Model],
+) -> tuple[Model, Finalist, tuple[Finalist, ...]]:
+    """Train the contenders, then the default settings of the best one's learner; the best of all.
 
-    A training that fails leaves the others; if all do, the first one's error is raised. The model
-    is shipped as it was judged. Where nobody could judge, the first is the answer.
+    Each model is judged by the rows set aside (with a `count` of 0 there are none), and the best is
+    shipped as it was judged. A training that fails leaves the others; if all do, the
+    first one's error is raised. Where nobody could judge, the first is the answer.
     """
-    models: dict[int, Model] = {}
-    finalists = list(entered)
+    judged: list[tuple[Finalist, Model | None]] = []
     errors: list[Exception] = []
-    for number, one in enumerate(entered):
+
+    def enter(one: Finalist) -> None:
         begun = federation.ledger.rounds
         try:
-            models[number] = train(
-                federation,
-                problem,
-                Configuration(one.learner, one.params),
-                lambda stage, one=one: watch(stage, one),  # type: ignore[misc]
-                merge_every,
-            )
+            model = training(one)
         except (UsageError, DataError) as error:
             errors.append(error)
-            finalists[number] = msgspec.structs.replace(one, failed=str(error))
-            continue
-        found = held_out(federation, problem, models[number]) if judged else None
+            judged.append((msgspec.structs.replace(one, failed=str(error)), None))
+            return
+        found = held_out(federation, problem, model) if count else None
         cost = Ledger(list(federation.ledger)[begun:])
-        finalists[number] = msgspec.structs.replace(
+        done = msgspec.structs.replace(
             one,
             held_out=found,
             rounds=cost.rounds,
             bytes_up=cost.bytes_up,
             bytes_down=cost.bytes_down,
         )
-    if not models:
+        judged.append((done, model))
+
+    for one in contenders(problem, answer, trials, count):
+        enter(one)
+    if count > 1:
+        learner = _best(judged, errors)[0].learner
+        default = _finalist(problem, learner, problem.default(learner), trials)
+        if not any(_alike(default, one) for one, _ in judged):
+            enter(default)
+    best, model = _best(judged, errors)
+    return model, best, tuple(one for one, _ in judged)
+
+
+def _best(
+    judged: Sequence[tuple[Finalist, Model | None]], errors: Sequence[Exception]
+) -> tuple[Finalist, Model]:
+    trained = [(one, model) for one, model in judged if model is not None]
+    if not trained:
         raise errors[0]
-    best = min(models, key=lambda number: _loss(finalists[number]))
-    return models[best], best, tuple(finalists)
+    return min(trained, key=lambda pair: _loss(pair[0]))
+
+
+def _finalist(
+    problem: Problem, learner: str, params: dict[str, Any], trials: Sequence[Trial]
+) -> Finalist:
+    seen = [trial for trial in trials if (trial.learner, trial.params) == (learner, params)]
+    searched = best_of(seen).loss if seen else None
+    return Finalist(learner, params, searched, params == problem.default(learner))
 
 
 def _loss(finalist: Finalist) -> float:
     return float("inf") if finalist.held_out is None else finalist.held_out.loss
 
 
-def _is(trial: Trial, learner: str, params: dict[str, object]) -> bool:
-    return (trial.learner, trial.params) == (learner, params)
+def _alike(one: Finalist, other: Finalist) -> bool:
+    return (one.learner, one.params) == (other.learner, other.params)

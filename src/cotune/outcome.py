@@ -148,18 +148,20 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             found.rows,
             found.parties,
             words,
-            self._interval(found, judged),
+            self._interval(found),
         )
 
-    def _interval(self, found: HeldOut, among: int) -> tuple[float, float] | None:
+    def _interval(self, found: HeldOut) -> tuple[float, float] | None:
         """90 %, in the metric's direction: wider towards the worse, as the best of some was taken.
 
-        By Bonferroni's inequality no model of those compared is worse than its own such bound in
-        95 % of all cases, so the one that was chosen is not.
+        By Bonferroni's inequality no model of those that could be compared is worse than its own
+        such bound in 95 % of all cases, so the one that was chosen is not. Each learner's best and
+        its default settings could be, whichever of the default settings were.
         """
         if not found.error:
             return None
-        worse = NormalDist().inv_cdf(1.0 - 0.05 / max(1, among))
+        among = 2 * len({one.learner for one in self.finalists}) or 1
+        worse = NormalDist().inv_cdf(1.0 - 0.05 / among)
         metric = self.problem.metric
         worst = metric.worst(self.problem.schema)
         ends = (found.loss + worse * found.error, found.loss - ONE_SIDED * found.error)

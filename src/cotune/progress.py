@@ -20,18 +20,20 @@ class Progress:
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         """A step of the method is done; `trials` are all so far."""
 
-    def finalists(self, entered: Sequence[Finalist]) -> None:
-        """These are trained now, one after the other."""
+    def finalists(self, certain: Sequence[Finalist], count: int) -> None:
+        """These are trained and compared now, one after the other, and perhaps default settings."""
 
-    def stage(self, stage: Stage, finalist: Finalist) -> None:
-        """The training of one of them is that far."""
+    def training(self, finalist: Finalist) -> None:
+        """This one is trained now."""
+
+    def stage(self, stage: Stage) -> None:
+        """Its training is that far."""
 
 
 class _Bar(Progress):
     def __init__(self, bar: Any, task: Any) -> None:
         self._bar = bar
         self._task = task
-        self._entered: list[Finalist] = []
 
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         self._bar.update(self._task, completed=step.done, total=step.of, best="searching")
@@ -40,23 +42,19 @@ class _Bar(Progress):
             value = problem.metric.value(best.loss)
             self._bar.update(self._task, best=f"best {value:.4f} {best.learner}")
 
-    def finalists(self, entered: Sequence[Finalist]) -> None:
-        self._entered = list(entered)
-        if len(entered) > 1:
+    def finalists(self, certain: Sequence[Finalist], count: int) -> None:
+        if count > 1:
+            names = [*map(named, certain), "the default settings of the best of them"]
             self._bar.console.print(
-                f"training {len(entered)} finalists, to be compared on the rows set aside: "
-                + ", ".join(map(named, entered))
+                "finalists, trained one after the other and compared on the rows set aside: "
+                + ", ".join(names)
             )
 
-    def stage(self, stage: Stage, finalist: Finalist) -> None:
-        number, of = 1 + self._entered.index(finalist), len(self._entered)
-        self._bar.update(
-            self._task,
-            description=f"train {number}/{of}" if of > 1 else "train",
-            completed=stage.done,
-            total=stage.of,
-            best=named(finalist),
-        )
+    def training(self, finalist: Finalist) -> None:
+        self._bar.update(self._task, description="train", best=named(finalist))
+
+    def stage(self, stage: Stage) -> None:
+        self._bar.update(self._task, completed=stage.done, total=stage.of)
 
 
 def named(finalist: Finalist) -> str:

@@ -122,8 +122,8 @@ def tune(
     finalists
         How many configurations the federation trains in the end and compares on the rows set
         aside, each at the cost of one training: the search's answer, another learner's best, and
-        the answer's default settings. The best is the answer, shipped as it was judged. 3 by
-        default where rows are set aside; 0 takes the search's answer, as published.
+        the default settings of the better one's learner. The best is the answer, shipped as it was
+        judged. 3 by default where rows are set aside; 0 takes the search's answer, as published.
     privacy
         What the coordinator sees of a sum: every party's part (`plain`), or only the total, by
         masks that cancel (`masked`) or by threshold homomorphic encryption (`encrypted`, needs the
@@ -285,7 +285,7 @@ def _trained(
 
     A method may have trained it on the way: then it is `ready`.
     """
-    from cotune.training import about
+    from cotune.training import about, train
 
     searched = federation.ledger.rounds
     federation.budget = Budget()
@@ -298,14 +298,19 @@ def _trained(
             model = Model.of(problem, Configuration(best.learner, best.params), ready, told)
             found = outcome.held_out or (held_out(federation, problem, model) if judged else None)
         else:
-            count = settings.trained if judged else 1
-            entered = contenders(problem, best, outcome.trials, count)
-            shown.finalists(entered)
-            model, number, finalists = finish(
-                federation, problem, entered, settings.merge_every, shown.stage, judged=judged
+            count = settings.trained if judged else 0
+
+            def training(one: Finalist) -> Model:
+                shown.training(one)
+                configuration = Configuration(one.learner, one.params)
+                return train(federation, problem, configuration, shown.stage, settings.merge_every)
+
+            shown.finalists(contenders(problem, best, outcome.trials, count), count)
+            model, finalist, finalists = finish(
+                federation, problem, outcome.trials, best, count, training
             )
-            found = finalists[number].held_out
-            best = _trial_of(finalists[number], outcome)
+            found = finalist.held_out
+            best = _trial_of(finalist, outcome)
         if outcome.run is not None:
             model.save(Path(outcome.run) / MODEL)
     except (UsageError, DataError) as error:  # not of the kind after which a run is discarded
