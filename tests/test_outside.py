@@ -254,6 +254,15 @@ def test_a_booster_with_numbers_that_are_none_is_refused(boosted, number):
         Model.unpacked(forged(boosted, text.encode()))
 
 
+@pytest.mark.parametrize("number", ["9" * 400, "1e999", "true", '"1"', "null", "[1]"])
+def test_a_base_score_that_is_no_number_is_refused(boosted, number):
+    model = json.loads(payload_of(boosted))
+    param = learner_of(model)["learner_model_param"]
+    param["base_score"] = f"[{', '.join([number] * len(json.loads(param['base_score'])))}]"
+    with pytest.raises(Malformed):
+        Model.unpacked(forged(boosted, json.dumps(model).encode()))
+
+
 def test_of_a_field_that_is_there_twice_only_what_was_checked_reaches_the_library(boosted):
     """XGBoost's reader and ours may differ in which of the two they take."""
     text = payload_of(boosted).decode()

@@ -162,7 +162,9 @@ def read(payload: bytes, schema: Schema) -> Any:
     try:
         model = msgspec.json.decode(payload, type=_Model)
         found = model.learner.gradient_booster.model.trees
-        base_score = msgspec.json.decode(model.learner.learner_model_param.base_score)
+        base_score = msgspec.json.decode(
+            model.learner.learner_model_param.base_score, type=list[float]
+        )
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed("it is not a model of XGBoost's trees") from error
     _check_base_score(base_score, schema)
@@ -227,10 +229,10 @@ def _without_names(model: _Model) -> _Model:
     return replace(model, learner=learner, version=VERSION)
 
 
-def _check_base_score(base_score: Any, schema: Schema) -> None:
-    if not isinstance(base_score, list) or len(base_score) != outputs(schema):
+def _check_base_score(base_score: list[float], schema: Schema) -> None:
+    if len(base_score) != outputs(schema):
         raise Malformed("it has not one base score for each tree of a round")
-    if not all(isinstance(value, int | float) and _is_single(value) for value in base_score):
+    if not _is_single(base_score):
         raise Malformed("it has a base score that is not a finite number")
 
 

@@ -23,7 +23,15 @@ from cotune.federation.wire import (
     unpack_terms,
 )
 from cotune.party.task import Configuration, Term
-from cotune.party.tasks import Evaluate, Evaluations, Inspect, Search
+from cotune.party.tasks import (
+    Description,
+    Evaluate,
+    Evaluations,
+    Inspect,
+    Place,
+    Search,
+    SeenColumn,
+)
 from tests.parts import iris, problem_of
 
 TERMS = {"losses": Term(2, 0.0, 1.0, 2.0**-30, weighted=True)} | OWN_TERMS
@@ -141,6 +149,31 @@ def test_a_body_of_another_task_is_malformed():
     body = msgspec.Raw(encode({"something": "else"}))
     with pytest.raises(Malformed, match="does not fit the task evaluate"):
         decode_body(TREE, body)
+
+
+def test_a_refusal_is_one_line_without_control_characters():
+    """It is shown to the user, whose terminal would obey them."""
+    reply = decode_reply(encode(Refusal("data", "\x1b[2Jlost\u202e\nall is well" + "x" * 10**6)))
+    assert isinstance(reply, Refusal)
+    assert reply.sentence.startswith(" [2Jlost  all is well")
+    assert len(reply.sentence) <= 4096
+    kind = Refusal("data", "column 'Größe' has 3 different texts")
+    assert decode_reply(encode(kind)) == kind
+
+
+@pytest.mark.parametrize("changed", ["categories", "classes"])
+def test_a_party_does_not_name_more_categories_or_classes_than_an_honest_one(changed):
+    names = tuple(map(str, range(1001)))
+    for known in (names[:1000], names):
+        column = SeenColumn("a", "categorical", categories=known if changed == "categories" else ())
+        classes = known if changed == "classes" else ("x", "y")
+        seen = Description((), (column,), "y", False, Place(), classes)
+        body = msgspec.Raw(encode(seen))
+        if len(known) == 1000:
+            assert decode_body(Inspect(2), body) == seen
+        else:
+            with pytest.raises(Malformed, match="1,001"):
+                decode_body(Inspect(2), body)
 
 
 def test_costs_add_up():

@@ -27,12 +27,14 @@ class Stated:
 
 
 def test_a_key_is_kept_for_its_data_and_readable_by_its_owner_only(tmp_path):
-    first = KeyFile.opened(tmp_path / "keys", "one")
-    assert KeyFile.opened(tmp_path / "keys", "one").key == first.key
-    assert KeyFile.opened(tmp_path / "keys", "two").key != first.key
+    keys = tmp_path / "state" / "keys"
+    first = KeyFile.opened(keys, "one")
+    assert KeyFile.opened(keys, "one").key == first.key
+    assert KeyFile.opened(keys, "two").key != first.key
     assert len(first.key.secret) == 32
     assert stat.S_IMODE(first.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(first.path.parent.stat().st_mode) == 0o700
+    for folder in (keys, keys.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_a_key_is_not_shown(tmp_path):
@@ -58,6 +60,16 @@ def test_a_share_beside_the_ladder_is_refused_and_not_kept(tmp_path):
     with pytest.raises(RowsRefused, match=r"holdout is 0\.20033.*whole percents.*use 0\.2$"):
         kept.set_aside(0.20033)
     kept.set_aside(0.3)
+
+
+@pytest.mark.parametrize("share", [1.0, 1.0 - 1e-12, np.nan, np.inf])
+def test_a_share_that_leaves_no_row_is_refused_and_the_key_stays_readable(tmp_path, share):
+    kept = KeyFile.opened(tmp_path, "one")
+    with pytest.raises(RowsRefused, match="the holdout is"):
+        kept.set_aside(share)
+    again = KeyFile.opened(tmp_path, "one")
+    assert again.key == kept.key
+    assert again.holdout == 0.0
 
 
 def test_a_share_that_could_not_be_written_down_is_not_answered_for(tmp_path):

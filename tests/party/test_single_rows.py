@@ -279,3 +279,29 @@ def test_a_set_of_rows_is_refused_like_what_is_against_the_rules(tmp_path):
         reply = decode_reply(federation.engine.call({"site-0": message}, None)["site-0"])
     assert isinstance(reply, Refusal)
     assert reply.code == "refused"
+
+
+def test_a_problem_about_other_columns_is_malformed_and_sets_nothing_aside(tmp_path):
+    """A message that cannot be answered must not decide which share is set aside for good."""
+    problem = replace(problem_of(*TABLES.values()), holdout=0.9)
+    schema, (first, *others) = problem.schema, problem.schema.columns
+    wrong = [
+        replace(problem, schema=changed)
+        for changed in (
+            replace(schema, columns=()),
+            replace(schema, columns=(replace(first, name="none"), *others)),
+            replace(schema, columns=(replace(first, kind="array"), *others)),
+            replace(schema, columns=(replace(first, categories=("a", "a")), *others)),
+            replace(schema, classes=("x", "y", "x")),
+            replace(schema, target="none"),
+            replace(schema, task="regression"),
+        )
+    ]
+    task = Evaluate((Configuration("decision_tree", {}),))
+    with closing(Sites(tmp_path, at_least="plain")) as engine:
+        for asked in (*wrong, replace(problem, folds=-1)):
+            message = encode(Request("run", 1, "sum", task, asked.digest, asked))
+            reply = decode_reply(engine.call({"site-0": message}, None)["site-0"])
+            assert isinstance(reply, Refusal)
+            assert reply.code == "malformed"
+    assert KeyFile.opened(tmp_path / "site-0", "data").holdout == 0.0

@@ -137,9 +137,14 @@ def decode_bounded(message: bytes, most: int) -> Answer:
 def decode_reply(message: bytes) -> Answer:
     try:
         reply: Answer = _replies.decode(message)
-        return reply
     except _UNREADABLE as error:
         raise Malformed("the reply is not a message of this version of cotune") from error
+    return Refusal(reply.code, _line(reply.sentence)) if isinstance(reply, Refusal) else reply
+
+
+def _line(sentence: str) -> str:
+    """One line for the user's terminal, which would obey the control characters in another's."""
+    return "".join(c if c.isprintable() else " " for c in sentence[:LONGEST_REFUSAL])
 
 
 def refusal_of(reply: bytes) -> Refusal | None:

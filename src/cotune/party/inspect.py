@@ -10,13 +10,18 @@ import pandas as pd
 
 from cotune.data.arrays import chunks, is_array, seen_arrays
 from cotune.data.encode import OTHER, as_text
-from cotune.data.schema import Kind, has_classes, is_number
+from cotune.data.schema import Kind, Schema, has_classes, is_number
 from cotune.errors import DataError, Malformed
-from cotune.party.tasks import Description, Inspect, Measure, Measures, Place, SeenColumn
+from cotune.party.tasks import (
+    MOST_CATEGORIES,
+    Description,
+    Inspect,
+    Measure,
+    Measures,
+    Place,
+    SeenColumn,
+)
 
-#: A text column with more values than this is an identifier or free text: telling its values
-#: would tell the rows.
-MOST_CATEGORIES = 1000
 #: Numbers wider than two to this power are taken from 0: their centre could not be computed with.
 LARGEST_EXPONENT = 1000
 
@@ -139,7 +144,9 @@ def _classes(target: pd.Series, task: Inspect, smallest: int) -> tuple[str, ...]
 
 def measure(frame: pd.DataFrame, task: Measure) -> Measures:
     """Counts, sums and sums of squares of the draft schema's columns over the party's rows."""
-    _check_draft(frame, task)
+    if len(task.places) != len(task.draft.columns):
+        raise Malformed("there is not one place for each column")
+    check_schema(frame, task.draft)
     numeric: list[float] = []
     categories: list[float] = []
     for column, common in zip(task.draft.columns, task.places, strict=True):
@@ -153,13 +160,15 @@ def measure(frame: pd.DataFrame, task: Measure) -> Measures:
     return Measures(numeric, categories, _moments(y, task.target_place))
 
 
-def _check_draft(frame: pd.DataFrame, task: Measure) -> None:
-    """Raise `Malformed` if the draft is about other columns than the party's."""
-    draft = task.draft
-    if len(task.places) != len(draft.columns):
-        raise Malformed("there is not one place for each column")
-    kinds: list[tuple[str, Kind]] = [(column.name, column.kind) for column in draft.columns]
-    kinds.append((draft.target, "numeric" if draft.task == "regression" else "categorical"))
+def check_schema(frame: pd.DataFrame, schema: Schema) -> None:
+    """Raise `Malformed` if the schema is about other columns than the party's."""
+    kinds: list[tuple[str, Kind]] = [(column.name, column.kind) for column in schema.columns]
+    if not kinds:
+        raise Malformed("the schema has no column")
+    for names in (schema.classes, *(column.categories for column in schema.columns)):
+        if len(set(names)) != len(names):
+            raise Malformed("the schema has a category or class twice")
+    kinds.append((schema.target, "numeric" if schema.task == "regression" else "categorical"))
     for name, kind in kinds:
         if name not in frame.columns:
             raise Malformed("the schema has a column that the party does not have")

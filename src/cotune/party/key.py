@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from cotune.errors import CotuneError, FederationError
+from cotune.files import make_folder
 from cotune.problem import seed_of
 
 #: A real party names no category of fewer of its rows, and leaves out none of them or so many.
@@ -100,7 +101,7 @@ class Secret(_Cells, frozen=True, tag="secret"):
     def check(self, share: float, what: str) -> None:
         """Refuse a share that is not on the ladder."""
         step = nearest(share)
-        if abs(step - share) > _SAME:
+        if not abs(step - share) <= _SAME:  # nor is NaN
             raise RowsRefused(
                 f"the {what} is {share:.10g}: this party takes shares of its rows in whole "
                 f"percents, or 0.0375 times a power of 1.5; use {step:.10g}"
@@ -131,7 +132,7 @@ class KeyFile(msgspec.Struct):
         path = folder / f"{data}.json"
         try:
             if not path.exists():
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(folder)
                 cls(path, Secret(secrets.token_bytes(32)))._write()
             stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
         except OSError as error:
@@ -156,6 +157,8 @@ class KeyFile(msgspec.Struct):
                 f"aside, in every run; use --holdout {self.holdout:.10g} or 0"
             )
         self.key.check(share, "holdout")
+        if nearest(share) >= 1.0:
+            raise RowsRefused(f"the holdout is {share:.10g}: no row would be left to learn from")
         self.holdout = nearest(share)
         try:
             self._write()

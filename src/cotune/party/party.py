@@ -34,7 +34,7 @@ from cotune.federation.wire import (
 from cotune.files import make_folder, write
 from cotune.learners import available, learner_names
 from cotune.party.evaluate import Entrant, Evaluation, Evaluator
-from cotune.party.inspect import with_other
+from cotune.party.inspect import check_schema, with_other
 from cotune.party.key import Key, KeyFile, RowsRefused, RunKey
 from cotune.party.keys import Keys, NoKeys
 from cotune.party.memory import Memory
@@ -412,6 +412,9 @@ class Party:
         problem = request.attached
         if problem is None or problem.digest != request.problem:
             raise Refuse("no_problem", "the party has not been told the problem of this run")
+        check_schema(self.all_rows, problem.schema)
+        if problem.folds < 1:
+            raise Malformed(f"the problem has {problem.folds} folds: give 2 or more")
         self._evaluator = None  # should it be interrupted on the way
         if problem.keys.get(self.name, self.mark) != self.mark:
             raise RowsRefused(

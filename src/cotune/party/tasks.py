@@ -34,6 +34,9 @@ REASONS = (
 
 #: Of a column that a party tells, at most. One number: asked for many, a party would tell its rows.
 QUANTILES = 21
+#: A text column with more values than this is an identifier or free text: naming its values would
+#: disclose the rows.
+MOST_CATEGORIES = 1000
 #: Smaller numbers of iterations that one fit may judge for free.
 MOST_FREE = 7
 
@@ -98,6 +101,13 @@ class Inspect(Task, frozen=True):
 
         seen = describe(party.all_rows, party.target, self, party.smallest_cell)
         return msgspec.structs.replace(seen, key=party.mark)
+
+    def check(self, reply: Description, problem: Problem | None) -> None:
+        most = max([len(column.categories) for column in reply.columns], default=0)
+        if most > MOST_CATEGORIES:
+            raise Malformed(f"the reply has a column of {most:,} categories")
+        if len(reply.classes or ()) > max(MOST_CATEGORIES, len(self.classes)):
+            raise Malformed(f"the reply has {len(reply.classes or ()):,} classes")
 
 
 class Measures(Reply, frozen=True):
