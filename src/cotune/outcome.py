@@ -184,6 +184,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             of, words = "validation rows", f"on {rows} of {parties} in one round of training"
         trials = len(self.trials)
         words += f"; the best of {trials} trials" if trials > 1 else ""
+        if self.noises:
+            words += "; noise was added, so it may be far from the true figure"
         return Headline(
             self.best_value, best.loss, best.error, of, best.validation or 0, best.parties, words
         )

@@ -11,8 +11,9 @@ from sklearn.tree import (
     ExtraTreeRegressor,
 )
 
+import cotune
 from cotune.data.encode import encode
-from cotune.errors import UsageError
+from cotune.errors import FederationError, UsageError
 from cotune.federation.journal import Journal
 from cotune.federation.wire import Refusal
 from cotune.party.task import Configuration
@@ -207,3 +208,22 @@ def test_parties_that_forget_or_come_and_go_leave_a_tree():
     with unreliable(parts(frame), late) as federation:
         _, model = stages_and_model(federation, problem, "decision_tree", {})
     assert np.isfinite(model.predict_proba(encode(frame, problem.schema, "codes"))).all()
+
+
+def test_noise_that_drowns_the_rows_of_nodes_stops_the_training_with_a_sentence(tmp_path):
+    with (
+        federation_of(parts(iris())) as federation,
+        pytest.raises(FederationError, match="the noise hides how many rows lie in the nodes"),
+    ):
+        cotune.tune(
+            federation,
+            "vote",
+            learners=["decision_tree"],
+            trials=4,
+            privacy="masked",
+            noise=2.0,
+            weights="equal",
+            run=tmp_path,
+        )
+    kept = cotune.resume(tmp_path, federation=federation_of(parts(iris())), train=False)
+    assert kept.headline.words.endswith("noise was added, so it may be far from the true figure")

@@ -12,7 +12,7 @@ import numpy as np
 
 from cotune import learners
 from cotune.data.schema import Schema
-from cotune.errors import UsageError, choices
+from cotune.errors import FederationError, UsageError, choices
 from cotune.federation.federation import Federation
 from cotune.growth.grow import Answered
 from cotune.growth.layout import Layout
@@ -28,6 +28,8 @@ from cotune.training.grow_ask import Asker, Told
 from cotune.training.grow_impurity import Chosen, Criterion, Search, purity
 from cotune.trees import LEAF, NODE, PackedTree, build, check_packed
 
+#: What scikit-learn's trees can count.
+MOST_ROWS = np.iinfo(np.int32).max
 #: What the federation can honour of scikit-learn's parameters.
 KNOWN = ("max_depth", "min_samples_split", "min_samples_leaf", "max_features", "criterion",
          "ccp_alpha")  # fmt: skip
@@ -131,6 +133,11 @@ class _Growth:
         nodes = np.zeros(len(self._nodes), dtype=NODE)
         values = np.empty((len(self._nodes), self._classes or 1))
         for number, node in enumerate(self._nodes):
+            if not 1 <= node.sums[-1] <= MOST_ROWS:
+                raise FederationError(
+                    "the noise hides how many rows lie in the nodes of the tree: resume with "
+                    "--no-train, or tune another learner"
+                )
             shares = node.sums[:-1] / node.sums[-1]
             values[number] = shares
             if not self._classes:
