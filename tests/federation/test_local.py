@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -237,3 +238,21 @@ def test_fits_are_counted_for_progress_displays(engine):
     federation = Federation(engine, problem=problem)
     federation.sum(Evaluate((Configuration("decision_tree", {"max_depth": 2}),)))
     assert engine.progress() == 3 * 3
+
+
+def test_all_rows_in_one_place_set_aside_what_the_parties_set_aside():
+    """Else the reference would learn from rows that the parties' model is judged by."""
+    frame = iris().assign(row=np.arange(len(iris())))
+    tables = parts(frame, 3)
+    problem = problem_of(frame, holdout=0.3)
+    task = Evaluate((Configuration("decision_tree", {"max_depth": 3}),))
+    message = encode(Request("run", 1, "sum", task, problem.digest, problem))
+    with closing(LocalEngine(tables, "target", executor=threads())) as engine:
+        reply = decode_reply(engine.call({engine.pooled: message}, None)[engine.pooled])
+        assert not isinstance(reply, Refusal), reply
+        pooled = engine.party(engine.pooled)
+        members = [engine.party(name) for name in engine.parties()]
+        held = [set(member.divided(problem)[1]["row"]) for member in members]
+    assert set(pooled.held_out["row"]) == set().union(*held)
+    assert len(pooled.held_out) == sum(map(len, held)) > 0
+    assert set(pooled.frame["row"]).isdisjoint(pooled.held_out["row"])
