@@ -156,6 +156,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         "train": True,
         "merge_every": 5,
         "holdout": None,
+        "finalists": None,
         "privacy": "plain",
         "noise": None,
         "clip": None,

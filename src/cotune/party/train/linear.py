@@ -36,7 +36,7 @@ class Fourier(msgspec.Struct, frozen=True):
     Random Features for Large-Scale Kernel Machines (2007).
     """
 
-    gamma: Annotated[float, msgspec.Meta(gt=0)]
+    gamma: Annotated[float, msgspec.Meta(gt=0, le=1e100)]
     pairs: Annotated[int, msgspec.Meta(ge=1, le=2**12)]
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
@@ -144,12 +144,14 @@ def slopes(folder: Path, task: Slope) -> tuple[dict[str, np.ndarray], float]:
     elif task.balanced:
         weights = balanced_weights(schema.class_rows)[y]
     sums: dict[str, np.ndarray] = {}
-    for start in range(0, len(X), CHUNK):
-        part = slice(start, start + CHUNK)
-        mapped = X[part] if task.fourier is None else task.fourier.mapped(X[part])
-        extended = np.hstack([mapped, np.ones((len(mapped), 1))])
-        for name, values in _summed(task, coefficients, extended, y[part], weights[part]).items():
-            sums[name] = sums[name] + values if start else values
+    with np.errstate(all="ignore"):  # sums that are not finite are out of bounds
+        for start in range(0, len(X), CHUNK):
+            part = slice(start, start + CHUNK)
+            mapped = X[part] if task.fourier is None else task.fourier.mapped(X[part])
+            extended = np.hstack([mapped, np.ones((len(mapped), 1))])
+            summed = _summed(task, coefficients, extended, y[part], weights[part])
+            for name, values in summed.items():
+                sums[name] = sums[name] + values if start else values
     return sums, time.thread_time() - began
 
 
@@ -164,8 +166,7 @@ def _summed(
     task: Slope, coefficients: np.ndarray, X: np.ndarray, y: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
     """The reply's sums over some rows, which end in a column of ones."""
-    with np.errstate(over="ignore", invalid="ignore"):  # refused as out of bounds if sent
-        here = bent(task.loss, X @ coefficients.T, y, task.epsilon)
+    here = bent(task.loss, X @ coefficients.T, y, task.epsilon)
     outputs, columns = coefficients.shape
     told = {"none": 0, "block": 1, "whole": outputs}[task.curvature]
     square = np.zeros((told, columns, told, columns))
