@@ -271,6 +271,15 @@ def test_a_class_of_few_rows_is_confirmed_from_the_list_and_never_named(tmp_path
     ).classes == ("x", "y", "z"), "also those that the party does not have"
 
 
+def test_no_list_of_classes_is_confirmed_of_a_quantity():
+    """By trying lists every value of a site's target could be found."""
+    frame = RARE[1].assign(target=np.arange(len(RARE[1])) + 0.5)
+    listed = tuple(str(value) for value in frame["target"])
+    with pytest.raises(DataError, match="a quantity here, of which no list of classes"):
+        describe(frame, "target", Inspect(2, "classification", classes=listed), SMALLEST_CELL)
+    assert describe(frame, "target", Inspect(2, "classification", classes=listed), 1).classes
+
+
 def test_a_set_of_rows_is_refused_like_what_is_against_the_rules(tmp_path):
     with sites(tmp_path, "plain") as federation:
         problem = replace(problem_of(*TABLES.values()), holdout=0.123)

@@ -115,6 +115,11 @@ def _see(column: pd.Series) -> SeenColumn:
 
 def _classes(target: pd.Series, task: Inspect, smallest: int) -> tuple[str, ...] | None:
     if task.classes:
+        if smallest > 1 and not has_classes(target):  # lists could be tried until all is known
+            raise DataError(
+                f"the target {target.name!r} is a quantity here, of which no list of classes is "
+                "confirmed: predict it as one (--task regression), or make its classes text"
+            )
         if not set(as_text(target)).issubset(task.classes):
             raise DataError(
                 f"the target {target.name!r} has a class here that the list of classes lacks: "

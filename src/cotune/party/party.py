@@ -140,7 +140,8 @@ class Party:
         given_up = self._workers.given_up
         if self._lock.locked():  # still at a task that was given up
             self._workers.on_wait()
-        with self._lock:
+        # Numbers from outside may overflow: what is not finite then is out of bounds.
+        with self._lock, np.errstate(all="ignore"):
             try:
                 return encode(self._answer(decode_request(message), given_up))
             except Refuse as refused:
