@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -207,7 +208,8 @@ class Party:
 
     def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a module's function on a worker: for what takes long. One thread, one process."""
-        return self._workers.call(function, *arguments, given_up=self._given_up)
+        run: Callable[..., T] = partial(_quietly, function)
+        return self._workers.call(run, *arguments, given_up=self._given_up)
 
     def check_given_up(self) -> None:
         """Raise `Cancelled` if nobody waits for the reply any more; for what takes long."""
@@ -435,6 +437,12 @@ class Party:
             problem, self._rows, self._workers, Memory(memory), self.smallest_cell
         )
         return self._evaluator
+
+
+def _quietly(function: Callable[..., T], *arguments: Any) -> T:
+    """On a worker: numbers from outside may overflow there, too."""
+    with np.errstate(all="ignore"):
+        return function(*arguments)
 
 
 def _no_agent() -> Agent:

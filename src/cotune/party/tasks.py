@@ -317,11 +317,11 @@ class Search(Task, frozen=True):
     of_losses = True
     instead = "use flora, privtuna or dash, which need totals only"
 
-    learners: tuple[str, ...]
+    learners: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     trials: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     sampler: str = "tpe"
     fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    keep: int | None = None
+    keep: Annotated[int, msgspec.Meta(ge=1)] | None = None
     free_pairs: bool = False
     pruning: bool = False
     reshuffle: bool = False

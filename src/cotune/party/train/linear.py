@@ -144,14 +144,12 @@ def slopes(folder: Path, task: Slope) -> tuple[dict[str, np.ndarray], float]:
     elif task.balanced:
         weights = balanced_weights(schema.class_rows)[y]
     sums: dict[str, np.ndarray] = {}
-    with np.errstate(all="ignore"):  # sums that are not finite are out of bounds
-        for start in range(0, len(X), CHUNK):
-            part = slice(start, start + CHUNK)
-            mapped = X[part] if task.fourier is None else task.fourier.mapped(X[part])
-            extended = np.hstack([mapped, np.ones((len(mapped), 1))])
-            summed = _summed(task, coefficients, extended, y[part], weights[part])
-            for name, values in summed.items():
-                sums[name] = sums[name] + values if start else values
+    for start in range(0, len(X), CHUNK):
+        part = slice(start, start + CHUNK)
+        mapped = X[part] if task.fourier is None else task.fourier.mapped(X[part])
+        extended = np.hstack([mapped, np.ones((len(mapped), 1))])
+        for name, values in _summed(task, coefficients, extended, y[part], weights[part]).items():
+            sums[name] = sums[name] + values if start else values
     return sums, time.thread_time() - began
 
 
