@@ -82,7 +82,7 @@ def _write(message: bytes, folder: Path) -> None:
     packed = msgspec.msgpack.decode(message)
     for file in folder.iterdir():
         file.unlink()
-    manifest = packed["manifest"]  # whoever forges it seals it, too
+    manifest = packed["manifest"]  # a forger seals it, too
     content = sealed(manifest) if isinstance(manifest, dict) else json.dumps(manifest).encode()
     (folder / "model.json").write_bytes(content)
     for name in ("booster.json", "estimator.skops", "weights.npy"):

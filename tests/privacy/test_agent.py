@@ -485,7 +485,7 @@ def test_envelopes_are_of_one_session_and_scheme():
 
 
 def resealed(sealed: bytes, session: str, scheme: Scheme, payload: bytes) -> bytes:
-    """An envelope with another payload: whoever changes one can close it again."""
+    """An envelope with another payload: anybody who changes one can close it again."""
     _, kind, _, subject, *_ = HEADER.unpack(sealed[: HEADER.size])
     return Seal(session, scheme).close(Kind(kind), payload, subject)
 
@@ -505,7 +505,7 @@ def used(agent: Agent) -> int:
 def test_hostile_keys_and_ciphertexts_cost_little(python):
     """Some bytes of the payload are changed to lengths that OpenFHE would make room for.
 
-    A few of them end the agent, which begins anew: nothing else is in its process.
+    A few of them end the agent, which starts again: nothing else is in its process.
     """
     rng, died = random.Random(0), 0
     agent = None

@@ -230,7 +230,7 @@ class Host:
         return self._told("done", reply)
 
     def _note_junk(self, asker: str, outcome: str, bytes_in: int, bytes_out: int) -> None:
-        """Write down what is no request: whoever sends much of it must not fill the disk."""
+        """Write down what is no request: much of it must not fill the disk."""
         with self._changed:
             for text, size_in, size_out in self._junk.lines(outcome, bytes_in, bytes_out):
                 self._noted(entry_of(None, asker, text, bytes_in=size_in, bytes_out=size_out))

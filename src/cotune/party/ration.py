@@ -19,7 +19,7 @@ BASE, PER_BYTE = 4 * 2**30, 16
 def bounded(function: Callable[..., T], *arguments: Any) -> T:
     """What the function returns; runs on a worker that is all its own.
 
-    The kernel refuses memory beyond the bound, whoever asks for it and whether or not Python gets
+    The kernel refuses memory beyond the bound, for any library and whether or not Python gets
     to look, and what asked fails: NumPy by a `MemoryError`, other libraries by an error of theirs
     or with the process. Mapped rows do not count (as address space would), nor does what PyTorch
     and OpenMP set aside without writing to it.
