@@ -397,7 +397,6 @@ def below(cells: dict[Cell, list[float]]) -> list[tuple[Cell, float, float]]:
     for gains in enough.values():
         same = np.ptp(gains) == 0.0
         chances.append(float(np.mean(gains) >= 0.0) if same else _chance(gains))
-    corrected = holm(chances) if chances else []
     return [
         (c, float(np.mean(g)), float(p))
         for (c, g), p in zip(enough.items(), holm(chances), strict=True)
