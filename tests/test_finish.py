@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import cotune
+from cotune.assessment import crossed
 from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.finish import contenders
 from cotune.outcome import Outcome
+from cotune.tally import figures
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
 from cotune.trial import HeldOut, Trial
@@ -78,12 +80,39 @@ def test_the_best_on_the_rows_set_aside_is_the_answer_as_it_was_judged(finished)
     assert len(losses) in (2, 3)
     best = finished.finalists[int(np.argmin(losses))]
     assert (finished.best_learner, finished.best_params) == (best.learner, best.params)
-    assert finished.held_out == best.held_out
+    assert msgspec.structs.replace(finished.held_out, crossed=None) == best.held_out
     assert finished.model.learner == best.learner
-    assert finished.headline.loss == min(losses)
+    assert finished.held_out.loss == min(losses)
     with federation_of(parts(wine())) as federation:
         judged = cotune.evaluate(finished, federation).total
-    assert judged.joint == pytest.approx(finished.headline.value, abs=1e-9)
+    assert judged.joint == pytest.approx(1.0 - finished.held_out.loss, abs=1e-9)
+
+
+def test_the_headline_is_free_of_the_luck_of_the_best():
+    """Four models that guess: the best of them looks better than it is, its headline does not."""
+    random, problem = np.random.default_rng(0), problem_of(iris(), metric="accuracy")
+    lucky, fair = [], []
+    for _ in range(300):
+        models = []
+        for _ in range(4):
+            hits = [random.binomial(25, 0.5) for _ in range(2)]
+            counts = np.array([[0, 25, 0, 0, hit, 0, 0] for hit in hits], dtype=float)
+            models.append({"counts": counts.ravel()})
+        lucky.append(min(figures(problem, together_of(one))[0].loss for one in models))
+        fair.append(crossed(problem, models))
+    error = 0.5 / math.sqrt(50 * 300)
+    assert np.mean(lucky) < 0.5 - 10 * error
+    assert abs(np.mean(fair) - 0.5) < 4 * error
+
+
+def together_of(totals):
+    return {name: values.reshape(2, -1).sum(axis=0) for name, values in totals.items()}
+
+
+def test_the_headline_lies_in_its_interval(finished):
+    low, high = finished.headline.interval
+    assert low <= finished.headline.value <= high
+    assert finished.headline.loss == finished.held_out.crossed
 
 
 def test_each_finalist_costs_one_training_and_one_sum(finished):

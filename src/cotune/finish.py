@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cotune.assessment import held_out
+from cotune.assessment import Totals, crossed, held_out
 from cotune.errors import DataError, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.ledger import Ledger
@@ -47,10 +47,12 @@ def finish(
     """Train the contenders, then the default settings of the best one's learner; the best of all.
 
     Each model is judged by the rows set aside (with a `count` of 0 there are none), and the best is
-    shipped as it was judged. A training that fails leaves the others; if all do, the
-    first one's error is raised. Where nobody could judge, the first is the answer.
+    shipped as it was judged; what its figure is without the luck in that is said, too (`crossed`).
+    A training that fails leaves the others; if all do, the first one's error is raised. Where
+    nobody could judge, the first is the answer.
     """
     judged: list[tuple[Finalist, Model | None]] = []
+    totals: list[Totals] = []
     errors: list[Exception] = []
 
     def enter(one: Finalist) -> None:
@@ -61,7 +63,9 @@ def finish(
             errors.append(error)
             judged.append((msgspec.structs.replace(one, failed=str(error)), None))
             return
-        found = held_out(federation, problem, model) if count else None
+        found, halves = held_out(federation, problem, model) if count else (None, {})
+        if found is not None:
+            totals.append(halves)
         cost = Ledger(list(federation.ledger)[begun:])
         done = msgspec.structs.replace(
             one,
@@ -80,6 +84,9 @@ def finish(
         if not any(_alike(default, one) for one, _ in judged):
             enter(default)
     best, model = _best(judged, errors)
+    if best.held_out is not None and len(totals) > 1:
+        fair = msgspec.structs.replace(best.held_out, crossed=crossed(problem, totals))
+        best = msgspec.structs.replace(best, held_out=fair)
     return model, best, tuple(one for one, _ in judged)
 
 

@@ -139,10 +139,14 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         if found.personalized is not None:
             words += f"; {metric.value(found.personalized):.4f} after training at each party"
         judged = sum(finalist.held_out is not None for finalist in self.finalists)
+        loss = found.loss
         words += f"; the best of {judged} trained models" if judged > 1 else ""
+        if found.crossed is not None:
+            loss = found.crossed
+            words += ", corrected for having been chosen"
         return Headline(
-            metric.value(found.loss),
-            found.loss,
+            metric.value(loss),
+            loss,
             found.error,
             "rows set aside",
             found.rows,
@@ -164,7 +168,11 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         worse = NormalDist().inv_cdf(1.0 - 0.05 / among)
         metric = self.problem.metric
         worst = metric.worst(self.problem.schema)
-        ends = (found.loss + worse * found.error, found.loss - ONE_SIDED * found.error)
+        shown = found.loss if found.crossed is None else found.crossed
+        ends = (
+            max(found.loss + worse * found.error, shown),
+            min(found.loss - ONE_SIDED * found.error, shown),
+        )
         low, high = sorted(metric.value(min(max(end, 0.0), worst)) for end in ends)
         return low, high
 

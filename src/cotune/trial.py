@@ -44,7 +44,9 @@ class HeldOut(msgspec.Struct, frozen=True):
     It is that over all `rows` (0 if the parties count alike) of the `parties` that answered, but
     for those that were `left_out`: of classes of which their party has too few to say how they
     fared. `error` is its standard error, 0 where that is not known. `personalized` is the loss of
-    the models that parties make of it by training on their own rows.
+    the models that parties make of it by training on their own rows. If the model was chosen among
+    several by these rows, `crossed` is the loss without the luck in that: of either half of them,
+    of the model that the other half chooses.
     """
 
     loss: float
@@ -53,6 +55,7 @@ class HeldOut(msgspec.Struct, frozen=True):
     personalized: float | None = None
     error: float = 0.0
     left_out: int = 0
+    crossed: float | None = None
 
 
 class Finalist(msgspec.Struct, frozen=True):

@@ -296,7 +296,9 @@ def _trained(
         if ready is not None:
             told = about(federation, list(federation.ledger))
             model = Model.of(problem, Configuration(best.learner, best.params), ready, told)
-            found = outcome.held_out or (held_out(federation, problem, model) if judged else None)
+            found = outcome.held_out
+            if found is None and judged:
+                found, _ = held_out(federation, problem, model)
         else:
             count = settings.trained if judged else 0
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotune.errors import DataError
-from cotune.party.key import RunKey
-from cotune.party.rows import Rows, fold_indices, fraction_of, open_rows
+from cotune.party.key import RunKey, Secret
+from cotune.party.rows import Rows, fold_indices, fraction_of, open_rows, second_half
 from tests.parts import iris, people, problem_of
 
 
@@ -122,3 +122,20 @@ def test_a_regression_keeps_its_numbers(tmp_path):
     frame = pd.DataFrame({"a": range(10), "target": np.linspace(0, 1, 10)})
     rows = Rows(tmp_path / "rows", frame, problem_of(frame), RunKey(0))
     np.testing.assert_array_equal(open_rows(rows.folder).y, frame["target"])
+
+
+@pytest.mark.parametrize("key", [RunKey(3), Secret(b"s" * 32)])
+def test_each_class_is_in_both_halves_of_the_rows_or_in_one_as_a_whole(key):
+    y = np.repeat([0, 1, 2], [40, 9, 11])
+    second = second_half(y, classes=True, smallest=5, key=key)
+    counts = [int(second[y == label].sum()) for label in range(3)]
+    assert counts[0] == 20
+    assert counts[1] in (0, 9)
+    assert counts[2] in (5, 6)
+    assert (second == second_half(y, classes=True, smallest=5, key=key)).all()
+
+
+def test_rows_of_a_quantity_are_halved_where_there_are_enough():
+    y = np.linspace(0.0, 1.0, 10)
+    assert second_half(y, classes=False, smallest=5, key=RunKey(0)).sum() == 5
+    assert second_half(y[:9], classes=False, smallest=5, key=RunKey(0)).sum() in (0, 9)

@@ -117,6 +117,24 @@ def set_aside(
     return frame.iloc[np.sort(np.append(kept, rest))], frame.iloc[np.sort(held)]
 
 
+def second_half(y: np.ndarray, classes: bool, smallest: int, key: Key) -> np.ndarray:
+    """Which rows are in the second half: every other one of each class, by the party's own order.
+
+    A class that has too few rows for two cells is in one of the halves as a whole.
+    """
+    labels = y if classes else np.zeros(len(y), dtype=int)
+    random = np.random.default_rng(key.seed("halves", within=len(y)))
+    order = random.permutation(len(y))
+    second = np.zeros(len(y), dtype=bool)
+    for label in np.unique(labels):
+        members = order[labels[order] == label]
+        first_in_second = bool(random.integers(2))
+        second[members] = first_in_second
+        if len(members) >= 2 * smallest:
+            second[members[1::2]] = not first_in_second
+    return second
+
+
 def validated(rows: int, share: float, key: Key) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the rows that a network is trained on, and of those that it is judged by."""
     order = np.random.default_rng(key.seed("validation", within=rows)).permutation(rows)

@@ -10,6 +10,7 @@ import numpy as np
 
 from cotune import tally
 from cotune.errors import DataError, Malformed
+from cotune.party.rows import second_half
 from cotune.party.task import Configuration, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: What a model predicts; None if that is not finite.
 Predicted = np.ndarray | None
+#: Into which `Score` cuts the rows.
+HALVES = 2
 
 
 class Assessed(Reply, frozen=True):
@@ -97,7 +100,7 @@ class Assess(Task, frozen=True):
 
 
 class Scored(Reply, frozen=True):
-    """The tally of the party's held-out rows; zeros if it has none."""
+    """The tallies of either half of the party's held-out rows; zeros if it has none."""
 
     counts: tuple[int, ...]
     wholes: tuple[float, ...] = ()
@@ -105,12 +108,15 @@ class Scored(Reply, frozen=True):
 
 
 class Score(Task, frozen=True):
-    """Judge a model by the rows that the party set aside."""
+    """Judge a model by either half of the rows that the party set aside.
+
+    What the rows of one half choose among models can then be judged by the other half.
+    """
 
     discloses = (
-        "how many rows it set aside, and how the federation's model predicts these: as the metric "
-        "needs it, how many rows of each class are predicted right or as which other class, "
-        "histograms of scores, or sums of errors and of their powers"
+        "how many rows it set aside, and how the federation's model predicts either half of these: "
+        "as the metric needs it, how many rows of each class are predicted right or as which other "
+        "class, histograms of scores, or sums of errors and of their powers"
     )
     reply = Scored
 
@@ -121,19 +127,22 @@ class Score(Task, frozen=True):
         problem = party.problem
         if party.held_out.empty:
             nothing = tally.Tally({}, (0.0,) * tally.statistic(problem).amounts)
-            return Scored(**tally.vectors(problem, [nothing]))
+            return Scored(**tally.vectors(problem, [nothing] * HALVES))
         X, y, folder = _rows(party, self.learner, self.model)
         predicted, seconds = party.compute(joint_predictions, folder, self.model, X)
         party.bill(0, seconds)
-        return Scored(**_tallies(problem, y, [predicted], party.smallest_cell))
+        classes = problem.task == "classification"
+        second = second_half(y, classes, party.smallest_cell, party.key)
+        halves = [(predicted, ~second), (predicted, second)]
+        return Scored(**_tallies(problem, y, halves, party.smallest_cell))
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None
-        return tally.terms(problem, 1)
+        return tally.terms(problem, HALVES)
 
     def rows(self, problem: Problem | None, vectors: Mapping[str, np.ndarray]) -> float:
         assert problem is not None
-        return tally.rows(problem, vectors)
+        return sum(one.rows + one.left_out for one in tally.figures(problem, vectors))
 
     def most_bytes(self, problem: Problem | None) -> int:
         return most_summed_bytes(self.terms(problem))
@@ -163,21 +172,24 @@ def assessed(
 
     worst = problem.metric.worst(problem.schema)
     joint_loss, own_loss = (worst if p is None else loss(problem, y, p) for p in (joint, own))
-    tallies = _tallies(problem, y, [joint, own], smallest)
+    every = np.ones(len(y), dtype=bool)
+    tallies = _tallies(problem, y, [(joint, every), (own, every)], smallest)
     return Assessed(len(y), joint_loss, own_loss, **tallies)
 
 
 def _tallies(
-    problem: Problem, y: np.ndarray, models: Sequence[Predicted], smallest: int
+    problem: Problem, y: np.ndarray, models: Sequence[tuple[Predicted, np.ndarray]], smallest: int
 ) -> dict[str, Any]:
-    """The terms of what each model predicts; all rows are wrong where that is not finite."""
+    """The terms of what each model predicts of some rows; all are wrong where it is not finite."""
     kept = None
     if problem.task == "classification":
         kept = np.bincount(y, minlength=len(problem.schema.classes)) >= smallest
     summed = tally.statistic(problem)
     tallies = [
-        summed.worst(y, kept) if predicted is None else summed.tally(y, predicted, kept)
-        for predicted in models
+        summed.worst(y[rows], kept)
+        if predicted is None
+        else summed.tally(y[rows], predicted[rows], kept)
+        for predicted, rows in models
     ]
     return tally.vectors(problem, [summed.disclosed(one, smallest) for one in tallies])
 
