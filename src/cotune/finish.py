@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from cotune.assessment import held_out
 from cotune.errors import DataError, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.ledger import Ledger
+from cotune.folds import cross_validated
 from cotune.model import Model
 from cotune.problem import Problem
 from cotune.trial import Finalist, Trial, best_of
@@ -42,26 +44,32 @@ def finish(
     trials: Sequence[Trial],
     answer: Trial,
     count: int,
-    training: Callable[[Finalist], Model],
+    training: Callable[[Finalist, Problem], Model],
 ) -> tuple[Model, Finalist, tuple[Finalist, ...]]:
     """Train the contenders, then the default settings of the best one's learner; the best of all.
 
     Each model is judged by the rows set aside (with a `count` of 0 there are none), and the best is
-    shipped as it was judged. A training that fails leaves the others; if all do, the
-    first one's error is raised. Where nobody could judge, the first is the answer.
+    shipped as it was judged. Several configurations without such rows are judged by
+    cross-validation of models that the federation trains, and the best is then trained on all rows.
+    A training that fails leaves the others; if all do, the first one's error is raised. Where
+    nobody could judge, the first is the answer.
     """
     judged: list[tuple[Finalist, Model | None]] = []
     errors: list[Exception] = []
+    by_folds = count > 1 and not problem.holdout
 
     def enter(one: Finalist) -> None:
-        begun = federation.ledger.rounds
+        begun, model = federation.ledger.rounds, None
         try:
-            model = training(one)
+            if by_folds:
+                found = cross_validated(federation, problem, partial(training, one))
+            else:
+                model = training(one, problem)
+                found = held_out(federation, problem, model) if count else None
         except (UsageError, DataError) as error:
             errors.append(error)
             judged.append((msgspec.structs.replace(one, failed=str(error)), None))
             return
-        found = held_out(federation, problem, model) if count else None
         cost = Ledger(list(federation.ledger)[begun:])
         done = msgspec.structs.replace(
             one,
@@ -80,13 +88,13 @@ def finish(
         if not any(_alike(default, one) for one, _ in judged):
             enter(default)
     best, model = _best(judged, errors)
-    return model, best, tuple(one for one, _ in judged)
+    return model or training(best, problem), best, tuple(one for one, _ in judged)
 
 
 def _best(
     judged: Sequence[tuple[Finalist, Model | None]], errors: Sequence[Exception]
-) -> tuple[Finalist, Model]:
-    trained = [(one, model) for one, model in judged if model is not None]
+) -> tuple[Finalist, Model | None]:
+    trained = [(one, model) for one, model in judged if not one.failed]
     if not trained:
         raise errors[0]
     return min(trained, key=lambda pair: _loss(pair[0]))
