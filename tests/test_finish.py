@@ -199,6 +199,21 @@ def test_a_run_killed_amid_the_finalists_resumes_to_the_same_answer(finished, tm
         assert resumed.headline == finished.headline
 
 
+def test_a_training_that_ends_between_two_checkpoints_is_not_mixed_up_with_the_next(tmp_path):
+    """The perceptron's last rounds are in no checkpoint of its own."""
+    options = {"learners": ["mlp", "decision_tree"], "trials": 1, "folds": 2, "holdout": 0.3}
+    with federation_of(parts(wine())) as federation:
+        whole = cotune.tune(federation, **options)
+        for late in (20, 2):
+            run = tmp_path / str(late)
+            dying = Federation(Faulty(federation.engine, dies_at=len(whole.rounds) - late))
+            with pytest.raises(Killed):
+                cotune.tune(dying, **options, run=run)
+            resumed = cotune.resume(run, Federation(federation.engine), progress=False)
+            assert resumed.finalists == whole.finalists
+            assert len(resumed.rounds) == len(whole.rounds)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
