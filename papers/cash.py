@@ -261,6 +261,7 @@ def run_piece(piece: Piece, data: Path, processes: int) -> dict[str, Any]:
                 progress=False,
                 **{**options, **piece.options},
                 train=False,
+                holdout=0,
             )
     here = time.process_time() - began
     figures = figures_of(outcome) | {"here_seconds": None if resumed else here}

@@ -112,6 +112,7 @@ def worked(folder: Path, key: dict[str, Any], processes: int) -> dict[str, Any]:
             folds=key["folds"],
             seed=SEED,
             train=False,
+            holdout=0,
         )
     best = sorted(central.trials, key=lambda trial: trial.loss)[:5]
     scores = {name: _score(learner, params, pooled, test) for name, params in chosen.items()}

@@ -86,6 +86,7 @@ def flora(
             progress=False,
             **options,
             train=False,
+            holdout=0,
         )
     ledger = outcome.ledger
     return {

@@ -261,6 +261,8 @@ class Described:
     def _total(self, name):
         if name == "numeric":
             return np.array([10.0, 0.0, 1.0] * len(self._draft.columns))
+        if name == "few":
+            return np.array([100.0])
         return np.full(len(self._draft.classes), 5.0) if name == "target" else np.array([])
 
 

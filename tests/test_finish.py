@@ -6,21 +6,24 @@ import math
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 
 import cotune
-from cotune.assessment import crossed
 from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.finish import contenders
+from cotune.folds import crossed
 from cotune.outcome import Outcome
+from cotune.settings import Settings
 from cotune.tally import figures
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
 from cotune.trial import HeldOut, Trial
-from tests.parts import federation_of, iris, parts, problem_of, wine
+from tests.parts import federation_of, iris, parts, people, problem_of, wine
 
 TWO = {"learners": ["decision_tree", "logistic_regression"], "trials": 3, "folds": 2}
+ONE = {"learners": ["decision_tree"], "folds": 2}
 
 
 def trial(learner: str, loss: float, **params: object) -> Trial:
@@ -136,6 +139,69 @@ def test_without_finalists_the_searchs_answer_is_trained_alone(finished):
     assert len(alone.rounds) - alone.searched == finished.finalists[0].rounds
 
 
+def hundreds(smallest: int = 100) -> dict[str, pd.DataFrame]:
+    return {f"site-{i}": people(rows, seed=i) for i, rows in enumerate((120, 110, smallest))}
+
+
+QUICK = {"learners": ["decision_tree"], "trials": 2, "folds": 2}
+
+
+@pytest.mark.parametrize("privacy", ["plain", "masked"])
+def test_a_fifth_of_the_rows_is_set_aside_where_every_party_has_a_hundred(privacy):
+    for tables, share, finalists in ((hundreds(), 0.2, 2), (hundreds(99), 0.0, 0)):
+        with federation_of(tables) as federation:
+            outcome = cotune.tune(federation, "defaults", **ONE, privacy=privacy)
+        assert outcome.problem.holdout == share
+        assert len(outcome.finalists) <= finalists
+        assert (outcome.headline.of == "rows set aside") == bool(share)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"train": False},
+        {"finalists": 0},
+        {"holdout": 0},
+        {"holdout": 0, "finalists": 1},
+        {"method": "central"},
+        {"method": "multishot", "until": 1.0},
+    ],
+)
+def test_no_rows_are_set_aside_where_they_would_be_of_no_use(given):
+    with federation_of(hundreds()) as federation:
+        assert cotune.tune(federation, **ONE, **given).problem.holdout == 0.0
+
+
+def test_one_finalist_is_the_searchs_answer_on_rows_set_aside():
+    with federation_of(hundreds()) as federation:
+        outcome = cotune.tune(federation, **QUICK, finalists=1)
+    assert outcome.problem.holdout == 0.2
+    assert outcome.finalists == ()
+    assert outcome.headline.of == "rows set aside"
+
+
+def test_a_share_that_is_given_is_set_aside_however_few_the_rows():
+    with federation_of(hundreds(60)) as federation:
+        assert cotune.tune(federation, **QUICK, holdout=0.3, finalists=0).problem.holdout == 0.3
+
+
+def test_why_rows_are_set_aside_is_said():
+    assert "20 % of every party's rows are set aside" in Settings().why_held(0, 5)
+    assert "as every party has 100 or more" in Settings().why_held(0, 5)
+    assert "as 2 of 5 parties have fewer than 100" in Settings().why_held(2, 5)
+    assert Settings(holdout=0.3).why_held(2, 5) == "30 % of every party's rows are set aside"
+    noised = {"noise": 5.0, "weights": "equal", "privacy": "masked"}
+    for given in (
+        {"finalists": 0},
+        {"train": False},
+        {"holdout": 0.0},
+        {"method": "central"},
+        noised,
+    ):
+        assert Settings(**given).held(enough=True) == 0.0
+        assert Settings(**given).why_held(0, 5) == Settings(**given).why_held(2, 5) == ""
+
+
 @pytest.mark.parametrize("privacy", ["plain", "masked"])
 def test_private_sums_choose_the_same_finalist(finished, privacy):
     with federation_of(parts(wine())) as federation:
@@ -162,10 +228,24 @@ def test_a_run_killed_amid_the_finalists_resumes_to_the_same_answer(finished, tm
         assert resumed.headline == finished.headline
 
 
+def test_a_training_that_ends_between_two_checkpoints_is_not_mixed_up_with_the_next(tmp_path):
+    """The perceptron's last rounds are in no checkpoint of its own."""
+    options = {"learners": ["mlp", "decision_tree"], "trials": 1, "folds": 2, "holdout": 0.3}
+    with federation_of(parts(wine())) as federation:
+        whole = cotune.tune(federation, **options)
+        for late in (20, 2):
+            run = tmp_path / str(late)
+            dying = Federation(Faulty(federation.engine, dies_at=len(whole.rounds) - late))
+            with pytest.raises(Killed):
+                cotune.tune(dying, **options, run=run)
+            resumed = cotune.resume(run, Federation(federation.engine), progress=False)
+            assert resumed.finalists == whole.finalists
+            assert len(resumed.rounds) == len(whole.rounds)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"finalists": 2}, "set some aside"),
         ({"finalists": 2, "holdout": 0.2, "train": False}, "let the model be trained"),
         ({"finalists": -1}, "0 for the search's answer"),
         ({"finalists": 2, "method": "fedex"}, "fedex trains while it searches"),

@@ -37,18 +37,28 @@ def agree(
     not fit is named in the error, with the column and what to do. Columns come in the order of the
     first party; the others may have theirs in any order.
     """
-    return agree_with_keys(federation, folds=folds, task=task, drop=drop, classes=classes)[0]
+    return agreed(federation, folds=folds, task=task, drop=drop, classes=classes).schema
 
 
-def agree_with_keys(
+class Agreed(msgspec.Struct, frozen=True):
+    """The schema, the marks of the keys by which real parties choose rows, and how many parties
+    have `few` rows: less than `cotune.party.tasks.ENOUGH_ROWS`.
+    """
+
+    schema: Schema
+    keys: dict[str, str]
+    few: int
+
+
+def agreed(
     federation: Federation,
     *,
     folds: int,
     task: TaskKind | None,
     drop: tuple[str, ...] = (),
     classes: tuple[str, ...] = (),
-) -> tuple[Schema, dict[str, str]]:
-    """The schema, and the marks of the keys by which real parties choose rows."""
+) -> Agreed:
+    """The schema, and what else the parties report of themselves before anything is asked."""
     replies = federation.gather(Inspect(folds, task, drop, classes))
     seen = {party: cast(Description, reply) for party, reply in replies.items()}
     _check_dropped(drop, seen.values())
@@ -76,7 +86,8 @@ def agree_with_keys(
     schema = _measured(draft, places, target_place, sums)
     if classes:
         _check_listed(schema)
-    return schema, {party: one.key for party, one in seen.items() if one.key}
+    keys = {party: one.key for party, one in seen.items() if one.key}
+    return Agreed(schema, keys, few=int(sums.sum("few")[0]))
 
 
 def _check_listed(schema: Schema) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,14 +13,14 @@ import numpy as np
 
 from cotune.errors import FederationError, UsageError
 from cotune.federation.journal import Journal
+from cotune.folds import Scores, scores_of
 from cotune.methods.evaluate import added_up
 from cotune.model import Model
 from cotune.outcome import Outcome
-from cotune.party.train.assess import HALVES, Assess, Assessed, Score
+from cotune.party.train.assess import Assess, Assessed, Score
 from cotune.problem import Budget, Problem, metric
 from cotune.run import read_record
 from cotune.tally import figures
-from cotune.trial import HeldOut
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,57 +119,19 @@ def evaluate(run: str | Path | Outcome, federation: Federation | None = None) ->
         return _assess(outcome, federation)
 
 
-#: A model's totals on parts of the rows set aside, by the names of their terms.
-Totals = dict[str, np.ndarray]
+def held_out(federation: Federation, problem: Problem, model: Model) -> Scores | None:
+    """How a model fares on all rows that were set aside: one sum, private if the run's sums are.
 
-
-def held_out(
-    federation: Federation, problem: Problem, model: Model
-) -> tuple[HeldOut | None, Totals]:
-    """The loss of a model on all rows that were set aside, and its totals on either half of them.
-
-    One sum, private if the run's sums are. None if no party could say: a model that is trained is
-    not lost for that.
+    None if no party could say. A model that is trained is not lost for that.
     """
     task = Score(model.learner, model.packed())
     try:
         sums = federation.sum(task)
     except FederationError as error:
         log.warning("the model could not be judged by the rows that were set aside: %s", error)
-        return None, {}
+        return None
     totals = {name: sums.sum(name) for name in task.terms(problem)}
-    (found,) = figures(problem, together([_part(totals, half) for half in range(HALVES)]))
-    if not found.rows:
-        return None, {}
-    return HeldOut(
-        found.loss,
-        found.rows + found.left_out,
-        sums.parties,
-        error=found.error,
-        left_out=found.left_out,
-    ), totals
-
-
-def crossed(problem: Problem, models: Sequence[Totals]) -> float:
-    """The loss of the best of several models without the luck in having been chosen.
-
-    Of either half of the rows those totals count that belong to the model which is best on the
-    other half (two-fold cross-fitting), so the rows that choose are not those that judge.
-    """
-    chosen = []
-    for half in range(HALVES):
-        losses = [figures(problem, _part(totals, 1 - half))[0].loss for totals in models]
-        chosen.append(_part(models[int(np.argmin(losses))], half))
-    return figures(problem, together(chosen))[0].loss
-
-
-def together(parts: Sequence[Totals]) -> Totals:
-    """The totals of all parts."""
-    return {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
-
-
-def _part(totals: Totals, half: int) -> Totals:
-    return {name: np.split(values, HALVES)[half] for name, values in totals.items()}
+    return scores_of(problem, totals, sums.parties)
 
 
 def _assess(outcome: Outcome, federation: Federation) -> Assessment:

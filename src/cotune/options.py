@@ -183,6 +183,13 @@ _tuning = (
         "mean of the parties' own losses, as published.",
     ),
     click.option(
+        "--judge",
+        type=click.Choice(["local", "federated"]),
+        default="local",
+        help="dash, defaults: whether configurations are evaluated by models that each party fits "
+        "alone, or by one that the federation trains for each.",
+    ),
+    click.option(
         "--scaling",
         type=click.Choice(["standard", "none"]),
         default="standard",
@@ -440,15 +447,15 @@ _tuning = (
         "--holdout",
         type=click.FloatRange(0, 0.9),
         metavar="SHARE",
-        show_default="0; fedex: 0.1",
-        help="Of every party's rows, set aside to judge the model: see `cotune evaluate`.",
+        show_default="0.2 if every party has 100 rows, else 0; fedex: 0.1",
+        help="Of every party's rows, set aside to evaluate the trained models by.",
     ),
     click.option(
         "--finalists",
         type=click.IntRange(min=0),
         metavar="N",
-        show_default="3 with --holdout",
-        help="Configurations that are trained and compared on the rows set aside; 0: the answer's.",
+        show_default="3 where rows are set aside",
+        help="Configurations that are trained and compared on the rows set aside; 0: as published.",
     ),
     run_option,
     quiet_option,

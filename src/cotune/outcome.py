@@ -30,7 +30,13 @@ MODEL = "model"
 ONE_SIDED = NormalDist().inv_cdf(0.95)
 
 #: What a figure is made of, from the most to the least trustworthy.
-Of = Literal["rows set aside", "cross-validation", "validation rows", "prediction"]
+Of = Literal[
+    "rows set aside",
+    "federated cross-validation",
+    "cross-validation",
+    "validation rows",
+    "prediction",
+]
 
 
 class Headline(msgspec.Struct, frozen=True):
@@ -131,7 +137,12 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             return self.searched_for
         found = self.held_out
         rows = f"{found.rows} rows" if found.rows else "rows"
-        words = f"on {rows} that {_counted(found.parties, 'party', 'parties')} set aside"
+        parties = _counted(found.parties, "party", "parties")
+        words = f"on {rows} that {parties} set aside"
+        if found.folds:
+            words = (
+                f"{found.folds}-fold cross-validation on {rows} of models that {parties} trained"
+            )
         metric = self.problem.metric
         if found.left_out:
             few = _counted(found.left_out, "row", "rows")
@@ -140,7 +151,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             words += f"; {metric.value(found.personalized):.4f} after training at each party"
         judged = sum(finalist.held_out is not None for finalist in self.finalists)
         loss = found.loss
-        words += f"; the best of {judged} trained models" if judged > 1 else ""
+        what = "configurations" if found.folds else "trained models"
+        words += f"; the best of {judged} {what}" if judged > 1 else ""
         if found.crossed is not None:
             loss = found.crossed
             words += ", corrected for having been chosen"
@@ -148,7 +160,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             metric.value(loss),
             loss,
             found.error,
-            "rows set aside",
+            "federated cross-validation" if found.folds else "rows set aside",
             found.rows,
             found.parties,
             words,
@@ -190,6 +202,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         else:
             rows = f"{best.validation} validation rows" if best.validation else "validation rows"
             of, words = "validation rows", f"on {rows} of {parties} in one round of training"
+            if self.problem.judge == "federated":
+                words = f"on {rows} of {parties} by a model that they trained without these"
         trials = len(self.trials)
         words += f"; the best of {trials} trials" if trials > 1 else ""
         if self.noises:

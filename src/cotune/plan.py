@@ -100,6 +100,11 @@ class Plan:
                 )
             if self.settings.get("holdout") is None:  # all learn from the same rows
                 self.settings["holdout"] = HOLDOUT_OF_NETWORKS
+        if len(self.methods) > 1 and self.settings.get("holdout") is None:
+            from cotune.settings import REFERENCES
+
+            if not set(REFERENCES).isdisjoint(self.methods):  # these set none aside by default
+                self.settings["holdout"] = 0.0
         known = {o for method in self.methods for o in OPTIONS if takes(method, o)} | {"max_rounds"}
         for option in self.options.keys() - known:
             spelling = option.replace("_", "-")

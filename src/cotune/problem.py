@@ -28,6 +28,9 @@ Privacy = Literal["plain", "masked", "encrypted"]
 #: What configurations are compared by: figures over all parties' rows, or the mean of the parties'
 #: own losses, the published objective.
 CompareBy = Literal["federation", "parties"]
+#: What a configuration is evaluated by: fits of every party alone, or a model that they train
+#: together.
+JudgedBy = Literal["local", "federated"]
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -133,6 +136,9 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
     #: The marks of the keys by which real parties chose rows when the run was begun.
     keys: dict[str, str] = {}
     compare_by: CompareBy = "parties"  # as before there was a choice: files may not say it
+    judge: JudgedBy = "local"
+    #: The one of the folds whose rows are held out: the parties learn from their others.
+    fold: int | None = None
 
     @property
     def task(self) -> TaskKind:

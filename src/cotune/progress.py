@@ -17,11 +17,17 @@ from cotune.trial import Finalist, Step, Trial, best_of
 class Progress:
     """Told of each step; the silent one shows nothing."""
 
+    def says(self, line: str) -> None:
+        """A line that stays, unless it is empty."""
+
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         """A step of the method is done; `trials` are all so far."""
 
-    def finalists(self, certain: Sequence[Finalist], count: int) -> None:
-        """These are trained and compared now, one after the other, and perhaps default settings."""
+    def finalists(self, certain: Sequence[Finalist], count: int, folds: int) -> None:
+        """These are trained and compared now, one after the other, and perhaps default settings.
+
+        Each is trained once for each of the `folds`, if there are any.
+        """
 
     def training(self, finalist: Finalist) -> None:
         """This one is trained now."""
@@ -35,6 +41,10 @@ class _Bar(Progress):
         self._bar = bar
         self._task = task
 
+    def says(self, line: str) -> None:
+        if line:
+            self._bar.console.print(line)
+
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         self._bar.update(self._task, completed=step.done, total=step.of, best="searching")
         if trials:
@@ -42,13 +52,14 @@ class _Bar(Progress):
             value = problem.metric.value(best.loss)
             self._bar.update(self._task, best=f"best {value:.4f} {best.learner}")
 
-    def finalists(self, certain: Sequence[Finalist], count: int) -> None:
+    def finalists(self, certain: Sequence[Finalist], count: int, folds: int) -> None:
         if count > 1:
             names = [*map(named, certain), "the default settings of the best of them"]
-            self._bar.console.print(
-                "finalists, trained one after the other and compared on the rows set aside: "
-                + ", ".join(names)
-            )
+            how = "trained one after the other and compared on the rows set aside"
+            if folds:
+                trainings = len(names) * folds + 1
+                how = f"compared by {folds}-fold cross-validation, in up to {trainings} trainings"
+            self._bar.console.print(f"finalists, {how}: " + ", ".join(names))
 
     def training(self, finalist: Finalist) -> None:
         self._bar.update(self._task, description="train", best=named(finalist))

@@ -13,9 +13,10 @@ from cotune import methods, training
 from cotune.data.schema import Schema, TaskKind
 from cotune.domain import Fixed
 from cotune.errors import UsageError, choices
+from cotune.party.tasks import ENOUGH_ROWS
 from cotune.privacy import protection
 from cotune.privacy.sums import MODES, Privacy, ready
-from cotune.problem import METRICS, Budget, CompareBy, Problem, Scaling, Weights, metric
+from cotune.problem import METRICS, Budget, CompareBy, JudgedBy, Problem, Scaling, Weights, metric
 from cotune.space import Space
 
 #: Tuned when the user names no learner: one boosted, one bagged, one linear.
@@ -29,6 +30,8 @@ HOLDOUT_OF_NETWORKS = 0.1
 #: that show what all rows in one place would give answer with their own.
 FINALISTS = 3
 REFERENCES = ("central", "multishot")
+#: The share of the rows that is set aside by default, where every party has enough.
+USUAL_HOLDOUT = 0.2
 #: The largest share of the rows that can be set aside.
 MOST_HELD_OUT = 0.9
 
@@ -48,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True):
     classes: tuple[str, ...] = ()
     weights: Weights = "rows"
     compare_by: CompareBy | None = None
+    judge: JudgedBy = "local"
     scaling: Scaling = "standard"
     seed: int = 0
     train: bool = True
@@ -88,7 +92,9 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(f"folds is {self.folds!r}: cross-validation needs at least 2")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             raise UsageError(f"the seed is {self.seed!r}: give a whole number from 0 to 2**32 - 1")
-        if not isinstance(self.held, int | float) or not 0 <= self.held <= MOST_HELD_OUT:
+        if self.holdout is not None and not (
+            isinstance(self.holdout, int | float) and 0 <= self.holdout <= MOST_HELD_OUT
+        ):
             raise UsageError(
                 f"the holdout is {self.holdout!r}: give a share of the rows from 0 to "
                 f"{MOST_HELD_OUT}"
@@ -106,6 +112,7 @@ class Settings(msgspec.Struct, frozen=True):
         if self.weights not in ("rows", "equal"):
             raise UsageError(choices(self.weights, "weights", ("rows", "equal")))
         self._check_compare_by()
+        self._check_judge()
         if self.scaling not in ("standard", "none"):
             raise UsageError(choices(self.scaling, "scaling", ("standard", "none")))
         if self.space not in ("default", "paper"):
@@ -128,11 +135,6 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(f"finalists are trained: let the model be trained, or {alone}")
         if self.noise is not None:
             raise UsageError(f"finalists cannot be compared under noise: {alone}")
-        if not self.held:
-            raise UsageError(
-                "finalists are compared on rows that no search has seen: set some aside "
-                f"(holdout=0.2), or {alone}"
-            )
 
     def _check_classes(self) -> None:
         if not self.classes:
@@ -160,6 +162,29 @@ class Settings(msgspec.Struct, frozen=True):
                 "out"
             )
 
+    def _check_judge(self) -> None:
+        if self.judge not in ("local", "federated"):
+            raise UsageError(choices(self.judge, "judge", ("local", "federated")))
+        if self.judge == "local":
+            return
+        alone = "leave judge out"
+        if not methods.asks_for_configurations(self.method):
+            raise UsageError(
+                f"{self.method} does not ask for the loss of one configuration after the other, "
+                f"so none can be trained for it: use dash or defaults, or {alone}"
+            )
+        if self.noise is not None:
+            raise UsageError(f"models that are trained under noise cannot be compared: {alone}")
+        if self.compares_by != "federation":
+            raise UsageError(
+                f"a model of all parties has a figure over all of their rows: {alone}, or weights "
+                "and compare_by"
+            )
+        if self.merge_every is not None:
+            raise UsageError(f"merge_every is about the last training only: {alone}, or that")
+        for name in self.learners or self.usual_learners:
+            training.check(name, self.privacy != "plain")
+
     @property
     def compares_by(self) -> CompareBy:
         """What is compared: with equal weights (and noise, which needs them) and fedex, parties."""
@@ -185,12 +210,36 @@ class Settings(msgspec.Struct, frozen=True):
         """That a party must have: one for each fold; `fedex` has no folds."""
         return 1 if self.method == "fedex" else self.folds
 
+    def held(self, enough: bool) -> float:
+        """The share of every party's rows that is set aside; `enough` is whether all have many."""
+        if self.holdout is not None:
+            return float(self.holdout)  # as it is read from a message: the problem's digest has it
+        if self.method == "fedex":
+            return HOLDOUT_OF_NETWORKS
+        return USUAL_HOLDOUT if enough and self._judges_in_the_end else 0.0
+
     @property
-    def held(self) -> float:
-        """The share of every party's rows that is set aside."""
-        if self.holdout is None:
-            return HOLDOUT_OF_NETWORKS if self.method == "fedex" else 0.0
-        return self.holdout
+    def _judges_in_the_end(self) -> bool:
+        """Whether rows that are set aside are of use, and not against what was published."""
+        of_references = self.method in REFERENCES
+        return self.train and self.noise is None and self.finalists != 0 and not of_references
+
+    def why_held(self, few: int, parties: int) -> str:
+        """In a line, whether rows are set aside, and why; nothing where that is no question."""
+        share = self.held(not few)
+        if self.holdout is not None or self.method == "fedex":
+            return f"{100 * share:.3g} % of every party's rows are set aside" if share else ""
+        if share:
+            return (
+                f"{100 * share:.3g} % of every party's rows are set aside to evaluate the trained "
+                f"models, as every party has {ENOUGH_ROWS} or more (another share: --holdout)"
+            )
+        if not self._judges_in_the_end:
+            return ""
+        return (
+            f"no rows are set aside, as {few} of {parties} parties have fewer than {ENOUGH_ROWS} "
+            "(--holdout SHARE sets some aside)"
+        )
 
     @property
     def trained(self) -> int:
@@ -200,15 +249,23 @@ class Settings(msgspec.Struct, frozen=True):
         return 1 if self.method in REFERENCES else FINALISTS
 
     @property
+    def trained_by_folds(self) -> bool:
+        """Whether several are to be compared also where no rows were set aside."""
+        return self.finalists is not None and self.finalists > 1
+
+    @property
     def expected_task(self) -> TaskKind | None:
         """Classification or regression, as far as the user said so, by the metric at least."""
         said = self.task or (metric(self.metric).task if self.metric else None)
         return said or ("classification" if self.classes else None)
 
-    def problem(self, schema: Schema, keys: Mapping[str, str] = MappingProxyType({})) -> Problem:
+    def problem(
+        self, schema: Schema, keys: Mapping[str, str] = MappingProxyType({}), enough: bool = False
+    ) -> Problem:
         """The problem that follows from these settings once the schema is agreed.
 
-        `keys` are the marks of those by which real parties choose rows.
+        `keys` are the marks of those by which real parties choose rows; `enough` is whether every
+        party has so many that some are set aside by default.
         """
         usual = METRIC_OF_NETWORKS if self.method == "fedex" else USUAL_METRIC
         chosen = self.metric or usual[schema.task]
@@ -229,11 +286,12 @@ class Settings(msgspec.Struct, frozen=True):
             weights=self.weights,
             scaling=self.scaling,
             seed=self.seed,
-            holdout=self.held,
+            holdout=self.held(enough),
             privacy=self.privacy,
             own_spaces=tuple(name for name in names if name in self.spaces),
             keys=dict(keys),
             compare_by=self.compares_by,
+            judge=self.judge,
         )
 
     def _space(self, name: str, schema: Schema) -> Space:

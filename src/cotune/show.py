@@ -28,6 +28,7 @@ MOST_FAILURES = 10
 #: What a run's figure is made of (`Outcome.headline`), for a narrow column.
 SHORT: dict[Of, str] = {
     "rows set aside": "held out",
+    "federated cross-validation": "fed. folds",
     "cross-validation": "folds",
     "validation rows": "few rows",
     "prediction": "guess",

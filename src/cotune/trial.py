@@ -46,7 +46,9 @@ class HeldOut(msgspec.Struct, frozen=True):
     fared. `error` is its standard error, 0 where that is not known. `personalized` is the loss of
     the models that parties make of it by training on their own rows. If the model was chosen among
     several by these rows, `crossed` is the loss without the luck in that: of either half of them,
-    of the model that the other half chooses.
+    of the model that the other half chooses. Where no rows were set aside so, it is that of a
+    cross-validation, each row predicted by a model that the federation trained without its fold: of
+    so many `folds`.
     """
 
     loss: float
@@ -56,6 +58,7 @@ class HeldOut(msgspec.Struct, frozen=True):
     error: float = 0.0
     left_out: int = 0
     crossed: float | None = None
+    folds: int = 0
 
 
 class Finalist(msgspec.Struct, frozen=True):
@@ -85,7 +88,8 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     because a difficult party was late. So only those count that were judged with the most usual
     total weight (of equally usual ones, the larger).
     """
-    seen = [trial for trial in trials if not trial.predicted] or trials
+    trained = [trial for trial in trials if trial.weight] or trials  # others no party could judge
+    seen = [trial for trial in trained if not trial.predicted] or trained
     fraction = max(trial.fraction for trial in seen)
     alike = [trial for trial in seen if trial.fraction == fraction]
     usual = Counter(trial.weight for trial in alike)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotune.agree import agree_with_keys
+from cotune.agree import agreed
 from cotune.assessment import held_out
 from cotune.data.schema import TaskKind
 from cotune.errors import DataError, FederationError, UsageError
@@ -22,7 +22,7 @@ from cotune.outcome import MODEL, Outcome
 from cotune.party.doubts import announce
 from cotune.party.task import Configuration
 from cotune.privacy.sums import Privacy
-from cotune.problem import Budget, CompareBy, Scaling, Weights
+from cotune.problem import Budget, CompareBy, JudgedBy, Problem, Scaling, Weights
 from cotune.progress import Progress, display
 from cotune.run import Record, Run
 from cotune.settings import Settings, spaces_as_json
@@ -45,6 +45,7 @@ def tune(
     classes: Iterable[object] = (),
     weights: Weights = "rows",
     compare_by: CompareBy | None = None,
+    judge: JudgedBy = "local",
     scaling: Scaling = "standard",
     seed: int = 0,
     train: bool = True,
@@ -104,6 +105,11 @@ def tune(
         `federation`: configurations are compared by their figure over all parties' rows, from
         totals. `parties`: by the mean of the parties' own losses, the published objective, and what
         equal weights, noise, `fedex` and recorded evaluations take.
+    judge
+        `local`: a configuration is evaluated by cross-validation of models that every party fits on
+        its own rows. `federated`, in `dash` and `defaults`: by a model that the federation trains
+        on the rows outside of one fold, on those of the fold. That sees how parties differ, at the
+        cost of one training per configuration: many rounds, and the bytes of these.
     scaling
         What learners that measure distances get: columns of mean 0 and deviation 1 over all
         parties (`standard`), or as they are (`none`), if they came scaled.
@@ -117,13 +123,17 @@ def tune(
     holdout
         The share of every party's rows that is set aside before anything else. The model is
         evaluated on them in the end, in one more round (not under noise), and that is the run's
-        `outcome.headline`; `cotune.evaluate` compares it there with the parties' own. None by
-        default, a tenth for `fedex`.
+        `outcome.headline`; `cotune.evaluate` compares it there with the parties' own. By default a
+        fifth where every party has 100 rows or more, else none; a tenth for `fedex`; none for
+        `central` and `multishot`, under noise, without training, and with `finalists=0`.
     finalists
         How many configurations the federation trains in the end and compares on the rows set
         aside, each at the cost of one training: the search's answer, another learner's best, and
         the default settings of the better one's learner. The best is the answer, shipped as it was
-        judged. 3 by default where rows are set aside; 0 takes the search's answer, as published.
+        judged. 3 by default where rows are set aside; 1 trains the search's answer alone and
+        evaluates it there; 0 is as published: no rows are set aside unless `holdout` is given. Two
+        or more where no rows are set aside are compared by cross-validation instead, for which each
+        is trained `folds` times; the best is then trained on all rows.
     privacy
         What the coordinator sees of a sum: every party's part (`plain`), or only the total, by
         masks that cancel (`masked`) or by threshold homomorphic encryption (`encrypted`, needs the
@@ -168,6 +178,7 @@ def tune(
         classes=(classes,) if isinstance(classes, str) else tuple(map(str, classes)),
         weights=weights,
         compare_by=compare_by,
+        judge=judge,
         scaling=scaling,
         seed=seed,
         train=train,
@@ -186,6 +197,8 @@ def tune(
             raise UsageError("these parties have no rows to train a model on: pass train=False")
         if compare_by == "federation":
             raise UsageError("these parties have losses only, no rows: leave compare_by out")
+        if judge == "federated":
+            raise UsageError("these parties have no rows to train a model on: leave judge out")
         settings = msgspec.structs.replace(settings, compare_by="parties")
     folder = None if run is None else Path(run)
     return _conduct(federation, Run.create(settings, dict(federation.origin), folder), progress)
@@ -259,7 +272,7 @@ def _run_method(
         federation.budget = msgspec.structs.replace(federation.budget, rounds=None)
     resumed = len(federation.journal) > 0
     try:
-        schema, keys = agree_with_keys(
+        found = agreed(
             federation,
             folds=settings.least_rows,
             task=settings.expected_task,
@@ -267,9 +280,10 @@ def _run_method(
             classes=settings.classes,
         )
         if not resumed:
-            folds = settings.least_rows if schema.task == "classification" else 0
+            folds = settings.least_rows if found.schema.task == "classification" else 0
             announce(federation.engine.doubts(settings.drop, folds))
-        problem = federation.problem = settings.problem(schema, keys)
+        problem = federation.problem = settings.problem(found.schema, found.keys, not found.few)
+        shown.says(settings.why_held(found.few, len(federation.parties)))
         for step in find_method(settings.method)(federation, problem, **options):
             steps.append(step)
             shown.step(step, _trials(steps), problem)
@@ -298,16 +312,19 @@ def _trained(
             model = Model.of(problem, Configuration(best.learner, best.params), ready, told)
             found = outcome.held_out
             if found is None and judged:
-                found, _ = held_out(federation, problem, model)
+                scores = held_out(federation, problem, model)
+                found = None if scores is None else scores.held_out
         else:
-            count = settings.trained if judged else 0
+            by_folds = not problem.holdout and settings.trained_by_folds
+            count = settings.trained if judged or by_folds else 0
 
-            def training(one: Finalist) -> Model:
+            def training(one: Finalist, problem: Problem) -> Model:
                 shown.training(one)
                 configuration = Configuration(one.learner, one.params)
                 return train(federation, problem, configuration, shown.stage, settings.merge_every)
 
-            shown.finalists(contenders(problem, best, outcome.trials, count), count)
+            folds = problem.folds if by_folds else 0
+            shown.finalists(contenders(problem, best, outcome.trials, count), count, folds)
             model, finalist, finalists = finish(
                 federation, problem, outcome.trials, best, count, training
             )

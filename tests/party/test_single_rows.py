@@ -248,6 +248,75 @@ def test_a_party_with_fewer_rows_to_learn_from_than_folds_says_so(tmp_path):
         )  # fmt: skip
 
 
+def differing(one, other):
+    """How many rows are in one of two sets only."""
+    return len(one.index.symmetric_difference(other.index))
+
+
+def test_what_lies_outside_of_a_fold_differs_from_all_rows_by_no_row_or_by_a_cell(tmp_path):
+    """With as many folds as rows there would be all but one of them."""
+    problem = problem_of(*TABLES.values())
+    sizes = set()
+    with sites(tmp_path) as federation:
+        for name, frame in TABLES.items():
+            party = federation.engine.party(name)
+            for holdout in (0.0, 0.2):
+                whole, _ = party.divided(replace(problem, holdout=holdout))
+                for folds in (2, 3, 5, 8, 11, len(whole)):
+                    asked = replace(problem, holdout=holdout, folds=folds)
+                    found = [party.divided(replace(asked, fold=fold)) for fold in range(folds)]
+                    for kept, held in found:
+                        assert differing(kept, whole) == len(held)
+                        assert not held.index.intersection(kept.index).size
+                    inside = [held.index for _, held in found if len(held)]
+                    assert all(len(one) >= SMALLEST_CELL for one in inside)
+                    assert sum(map(len, inside)) == len(set().union(*inside))
+                    sizes |= {len(one) for one in inside}
+                    if folds == len(whole):
+                        assert not inside
+            assert len(frame) == len(party.all_rows)
+    assert len(sizes) > 5
+    with Federation(LocalEngine(TABLES, "target", executor=threads())) as simulated:
+        kept, _ = simulated.engine.party("site-0").divided(replace(problem, folds=41, fold=0))
+        assert len(kept) == 40, "the attack works"
+
+
+def test_another_target_shifts_no_few_rows_from_fold_to_fold(tmp_path):
+    """Two targets that differ in one row: folds by one order would differ in a few."""
+    frame = TABLES["site-4"].copy()
+    frame["later"] = frame["target"]
+    frame.loc[7, "later"] = "y" if frame.loc[7, "later"] == "x" else "x"
+    columns = {"target": frame.drop(columns="later"), "later": frame.drop(columns="target")}
+    asked = [
+        replace(problem_of(columns[name], target=name), folds=4, fold=0)
+        for name in ("target", "later")
+    ]
+    tables = {"site-4": frame}
+
+    def apart(engine):
+        with closing(engine):
+            party = engine.party("site-4")
+            return differing(*(party.divided(problem)[0] for problem in asked))
+
+    assert apart(Sites(tmp_path, tables)) >= SMALLEST_CELL
+    assert 0 < apart(LocalEngine(tables, "target", executor=threads())) < SMALLEST_CELL
+
+
+def test_a_site_forgets_no_promise_from_one_fold_to_the_next(tmp_path):
+    """What was promised of a run holds for all of its problems."""
+    problem = replace(problem_of(*TABLES.values()), privacy="masked")
+    task = Evaluate((Configuration("decision_tree", {}),))
+    with sites(tmp_path, "masked", fewest=5) as federation:
+        federation.problem, federation.run = problem, "run"
+        assert federation.sum(task).parties == 5
+        laxer = replace(problem, privacy="plain", fold=0)
+        message = encode(Request("run", 9, "sum", task, laxer.digest, laxer))
+        party = federation.engine.party("site-0")
+        reply = decode_reply(party.perform(message))
+    assert isinstance(reply, Refusal)
+    assert "the sums of this run are private" in reply.sentence
+
+
 RARE = [people(60, seed=1, labels="xy"), people(60, seed=2, labels="xy")]
 RARE[0].loc[[4, 5], "target"] = "z"
 

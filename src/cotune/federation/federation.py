@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -42,6 +43,9 @@ from cotune.problem import Budget, Problem
 
 #: An absent party is asked again after 1, 2, 4, ... rounds, at most this many.
 LONGEST_ABSENCE = 16
+#: Parts of a computation's checkpoint: what it is of, and what it came to (empty: the budget was
+#: spent on the way).
+OF, RESULT = "of", "result"
 #: How often a private sum is begun anew, under new keys, because a party is gone or was restarted.
 ATTEMPTS = 4
 
@@ -120,6 +124,7 @@ class Federation:
         self._aim = WHOLE  # of the round under way
         self._since = 0  # the last round before the computation that is checkpointed
         self._held: list[Round] | None = None  # its rounds since the last checkpoint
+        self._of = b""  # what names it
 
     def for_run(
         self,
@@ -188,13 +193,27 @@ class Federation:
         assert entry.total is not None
         return Sums(entry.total, entry.answered)
 
+    @contextmanager
+    def about(self, problem: Problem) -> Iterator[None]:
+        """Ask with another problem for a while; the parties get it with the next message.
+
+        Afterwards they are sent the former one again, as a party has one problem at a time.
+        """
+        usual = self.problem
+        self.problem, self._told = problem, set()
+        try:
+            yield
+        finally:
+            self.problem, self._told = usual, set()
+
     def checkpoint(self, state: bytes, parts: Mapping[str, bytes] = {}) -> None:
         """Keep what a long computation has come to, and what its rounds cost.
 
         `parts` of it that are large and do not change each time can be kept one by one: `part`
         gives them back.
         """
-        self.journal.checkpoint(self._since, self._held or [], state, parts)
+        named = {OF: self._of} if self._of else {}
+        self.journal.checkpoint(self._since, self._held or [], state, {**named, **parts})
         self._held = []
 
     def part(self, name: str) -> bytes | None:
@@ -218,6 +237,34 @@ class Federation:
             self._note_absent(entry)
             self._told |= set(entry.heard)
         return state
+
+    def begun(self, of: bytes) -> bytes | None:
+        """Begin a computation that `of` names: its result, if it came to its end before.
+
+        Its rounds are then in the ledger. A search that was at its end here, where then another
+        computation was begun, is at its end again: `BudgetSpent`.
+        """
+        self._since, self._of = self.ledger.rounds, of
+        known = self.journal.part(self._since, OF)
+        result = self.journal.part(self._since, RESULT)
+        if known is not None and known != of:
+            raise BudgetSpent("the budget is spent")
+        if result is not None:
+            self.restored()
+            self._held, self._of = None, b""
+        if result == b"":
+            raise BudgetSpent("the budget is spent")
+        return result
+
+    def concluded(self, result: bytes | None) -> None:
+        """The computation is at its end, and rounds are written down one by one again.
+
+        Its result is kept; an empty one says that the budget was spent on the way. One that
+        failed has none, and would be repeated from its last checkpoint.
+        """
+        if result is not None and (result or self._held):
+            self.checkpoint(b"", {RESULT: result})
+        self._held, self._of = None, b""
 
     def forget_keys(self) -> None:
         """The run is over: whatever could open its ciphertexts is not needed any more."""

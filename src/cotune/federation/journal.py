@@ -18,7 +18,7 @@ from cotune.federation.wire import encode
 from cotune.files import UNREADABLE, private
 
 #: Raised whenever what rounds and checkpoints hold is no longer read as it was.
-FORMAT = 4
+FORMAT = 5
 #: `link` is the digest of the row and of what it continues: of a round the one before, of a
 #: checkpoint its last round and its parts. It comes before what is long, to be read without that.
 _TABLES = (
@@ -132,6 +132,11 @@ class Journal:
             "start a new run"
         )
 
+    @property
+    def lasts(self) -> bool:
+        """Whether it outlives the process."""
+        return self._path is not None
+
     def recorded(self, number: int, request: str) -> Round | None:
         """The round of that number, if it was finished before."""
         with self._plain_errors():
@@ -233,9 +238,12 @@ class Journal:
         """The last checkpoint of a computation that began after that round, and its rounds."""
         with self._plain_errors():
             row = self._database.execute(
-                "SELECT state FROM checkpoints WHERE since = ?", (since,)
+                "SELECT last, state FROM checkpoints WHERE since = ?", (since,)
             ).fetchone()
-        return None if row is None else (self.rounds(since), row[0])
+        if row is None:
+            return None
+        last, state = row
+        return [entry for entry in self.rounds(since) if entry.number <= last], state
 
     def __len__(self) -> int:
         with self._plain_errors():

@@ -78,6 +78,14 @@ def options_of(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+def asks_for_configurations(name: str) -> bool:
+    """Whether a method learns about the parties by `cotune.methods.evaluate.evaluate` alone.
+
+    Of methods that are not built in that is for their author to say.
+    """
+    return name in ("dash", "defaults") or name not in _BUILT_IN
+
+
 def check_privacy(name: str, privacy: str, options: dict[str, Any]) -> None:
     """Refuse, before any work is done, what private sums rule out.
 

@@ -1,4 +1,4 @@
-"""The step that methods share: all parties judge configurations, one loss of each comes back."""
+"""The step that methods share: the federation judges configurations, a loss of each comes back."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+import msgspec
 import numpy as np
 
 from cotune import tally
+from cotune.errors import DataError, UsageError
 from cotune.federation.federation import Federation
+from cotune.federation.ledger import Ledger
 from cotune.party.task import Configuration, Reply, Term
 from cotune.party.tasks import REASONS, Evaluate, Evaluations
 from cotune.problem import Problem
 from cotune.tally import Figure
 from cotune.trial import Trial
 
+#: Why a configuration that was trained has no loss.
+UNTRAINED = "no party has enough rows to evaluate the model on a fold"
+
 
 def evaluate(federation: Federation, configurations: Sequence[Configuration]) -> tuple[Trial, ...]:
     """One round for all configurations; only totals over the parties are learnt.
+
+    If the run judges by what the federation trains (`problem.judge`), there is one training for
+    each instead, on the rows outside of a fold, and a round for its loss on those of the fold.
 
     The loss is that over all parties' rows, from totals of `cotune.tally`. Where parties are
     compared (`problem.compare_by`) it is DASH's l(k) = sum_i alpha_i l_i(k), alpha_i by rows or
     equal (`problem.weights`).
     """
+    if federation.problem is not None and federation.problem.judge == "federated":
+        return tuple(_as_trained(federation, one) for one in configurations)
     task = Evaluate(tuple(configurations))
     sums = federation.sum(task)
     totals = {name: sums.sum(name) for name in task.terms(federation.problem)}
@@ -58,6 +69,45 @@ def added_up(
         )
         for name, term in terms.items()
     }
+
+
+def _as_trained(federation: Federation, configuration: Configuration) -> Trial:
+    """The loss of the model that the federation trains; the worst if it cannot."""
+    from cotune.folds import validated
+    from cotune.training import train
+
+    problem, begun = federation.problem, federation.ledger.rounds
+    assert problem is not None
+    found, reason = None, UNTRAINED
+    try:
+        scores = validated(
+            federation, problem, lambda outside: train(federation, outside, configuration)
+        )
+        found = None if scores is None else scores.held_out
+    except (DataError, UsageError) as error:
+        reason = str(error)
+    cost = Ledger(list(federation.ledger)[begun:])
+    trial = Trial(
+        learner=configuration.learner,
+        params=configuration.params,
+        loss=problem.metric.worst(problem.schema),
+        parties=len(federation.parties),
+        weight=0.0,
+        fits=cost.fits,
+        cpu_seconds=cost.cpu_seconds,
+        validation=0,
+    )
+    if found is None:
+        return msgspec.structs.replace(trial, reasons={reason: len(federation.parties)})
+    return msgspec.structs.replace(
+        trial,
+        loss=found.loss,
+        parties=found.parties,
+        weight=float(found.rows),
+        error=found.error,
+        left_out=found.left_out,
+        validation=found.rows,
+    )
 
 
 def _trials(

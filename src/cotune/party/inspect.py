@@ -13,6 +13,7 @@ from cotune.data.encode import OTHER, as_text
 from cotune.data.schema import Kind, Schema, has_classes, is_number
 from cotune.errors import DataError, Malformed
 from cotune.party.tasks import (
+    ENOUGH_ROWS,
     MOST_CATEGORIES,
     Description,
     Inspect,
@@ -161,8 +162,10 @@ def measure(frame: pd.DataFrame, task: Measure) -> Measures:
             categories += _counts(frame[column.name], column.categories)
     y = frame[task.draft.target]
     if task.draft.task == "classification":
-        return Measures(numeric, categories, _counts(y, task.draft.classes))
-    return Measures(numeric, categories, _moments(y, task.target_place))
+        target = _counts(y, task.draft.classes)
+    else:
+        target = _moments(y, task.target_place)
+    return Measures(numeric, categories, target, [float(len(frame) < ENOUGH_ROWS)])
 
 
 def check_schema(frame: pd.DataFrame, schema: Schema) -> None:

@@ -40,7 +40,7 @@ from cotune.party.key import Key, KeyFile, RowsRefused, RunKey
 from cotune.party.keys import Keys, NoKeys
 from cotune.party.memory import Memory
 from cotune.party.policy import RANK, harmless
-from cotune.party.rows import Rows, open_rows, set_aside
+from cotune.party.rows import Rows, open_rows, parted, set_aside
 from cotune.party.task import Configuration, Task
 from cotune.party.tasks import Found, Search
 from cotune.party.workers import Cancelled, Workers
@@ -178,11 +178,15 @@ class Party:
         return "" if self._key_file is None else self._key_file.key.mark
 
     def divided(self, problem: Problem) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The rows to learn from, and those that are set aside before anything is learnt."""
-        if self._key_file is None:
-            return set_aside(self.all_rows, self.target, problem.holdout, RunKey(problem.seed))
-        share = self._key_file.set_aside(problem.holdout)
-        return set_aside(self.all_rows, self.target, share, self._key_file.key)
+        """The rows to learn from, and those that are set aside before anything is learnt.
+
+        With a `fold` of the problem the former are parted once more, and the latter not used.
+        """
+        file = self._key_file
+        key: Key = RunKey(problem.seed) if file is None else file.key
+        share = problem.holdout if file is None else file.set_aside(problem.holdout)
+        kept, held = set_aside(self.all_rows, self.target, share, key)
+        return (kept, held) if problem.fold is None else parted(kept, problem, key)
 
     def arrays(self, features: Features) -> tuple[np.ndarray, np.ndarray]:
         """The rows to learn from, encoded by the schema, and the target; not to be changed."""
@@ -204,7 +208,13 @@ class Party:
 
     def kept(self, name: str) -> Path:
         """A folder for what the party must remember between rounds; not made yet."""
-        return (self._state or self._scratch) / self.name / self._run / name
+        return (self._state or self._scratch) / self.name / self._remembered / name
+
+    @property
+    def _remembered(self) -> str:
+        """Under what the party remembers what it does for the problem: a run may have several."""
+        own = "" if self.problem.fold is None else f"-{self.problem.digest}"
+        return self._run + own
 
     def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a module's function on a worker: for what takes long. One thread, one process."""
@@ -418,6 +428,8 @@ class Party:
         check_schema(self.all_rows, problem.schema)
         if problem.folds < 1:
             raise Malformed(f"the problem has {problem.folds} folds: give 2 or more")
+        if problem.fold is not None and not 0 <= problem.fold < problem.folds != 1:
+            raise Malformed(f"the problem is about fold {problem.fold} of {problem.folds}")
         self._evaluator = None  # should it be interrupted on the way
         if problem.keys.get(self.name, self.mark) != self.mark:
             raise RowsRefused(
@@ -428,7 +440,7 @@ class Party:
         self._problem, self._run = problem, request.run
         folder = self._scratch / self.name / request.problem
         self._rows = Rows(folder, self.frame, problem, self.key)
-        memory = self._state / self.name / f"{request.run}.jsonl" if self._state else None
+        memory = self._state / self.name / f"{self._remembered}.jsonl" if self._state else None
         self._searched = {}
         self._summed = None
         self.surrogates = {}

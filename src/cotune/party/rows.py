@@ -71,15 +71,38 @@ def fold_indices(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Training and test positions of every fold, over the fraction's rows; the same each time."""
     rows = open_rows(folder)
-    folds, classes = rows.problem.folds, rows.problem.task == "classification"
     chosen = fraction_of(rows.y, fraction, rows.problem, rows.key)
     purpose = ("folds", shuffle) if shuffle else ()
-    seed = rows.key.seed(*purpose, within=("folds", folds, len(chosen), len(rows.y), classes))
-    labels = rows.y[chosen]
+    return _folds(rows.y, chosen, rows.problem, rows.key, *purpose)
+
+
+def _folds(
+    y: np.ndarray, chosen: np.ndarray, problem: Problem, key: Key, *purpose: object
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    folds, labels = problem.folds, y[chosen]
+    classes = problem.task == "classification"
+    # As with fractions, other strata must not move a few rows from one fold to another.
+    strata = _named(labels) if classes else ""
+    seed = key.seed(*purpose, within=("folds", folds, len(chosen), len(y), strata))
     stratified = classes and np.bincount(labels).max() >= folds
     kind = StratifiedKFold if stratified else KFold
     splitter = kind(folds, shuffle=True, random_state=random_state(seed))
     return [(chosen[train], chosen[test]) for train, test in splitter.split(chosen, labels)]
+
+
+def parted(frame: pd.DataFrame, problem: Problem, key: Key) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows outside of the problem's fold, and those of the fold, as cross-validation has them.
+
+    All and none where one of these would be fewer than the smallest cell: what is left of a
+    difference of totals is no row, or as many as that.
+    """
+    assert problem.fold is not None
+    if len(frame) >= problem.folds:
+        y = encode_target(frame, problem.schema)
+        train, test = _folds(y, np.arange(len(y)), problem, key)[problem.fold]
+        if min(len(train), len(test)) >= key.cell:
+            return frame.iloc[train], frame.iloc[test]
+    return frame, frame.iloc[:0]
 
 
 def fraction_of(y: np.ndarray, fraction: float, problem: Problem, key: Key) -> np.ndarray:
@@ -91,10 +114,14 @@ def fraction_of(y: np.ndarray, fraction: float, problem: Problem, key: Key) -> n
         return np.arange(len(y))
     labels = y if problem.task == "classification" else None
     # The run says what is predicted: other strata must not shift a few rows of the same order.
-    strata = "" if labels is None else hashlib.blake2b(labels.tobytes()).hexdigest()
+    strata = "" if labels is None else _named(labels)
     order = _proportioned(len(y), labels, key.seed("fraction", within=(len(y), strata)))
     wanted = max(int(np.ceil(fraction * len(y))), min(len(y), 2 * problem.folds))
     return np.sort(order[: len(y) - key.left_out(len(y), len(y) - wanted)])
+
+
+def _named(labels: np.ndarray) -> str:
+    return hashlib.blake2b(labels.tobytes()).hexdigest()
 
 
 def set_aside(

@@ -37,6 +37,8 @@ QUANTILES = 21
 #: A text column with more values than this is an identifier or free text: naming its values would
 #: disclose the rows.
 MOST_CATEGORIES = 1000
+#: Where some party has fewer rows than this, none are set aside unless the user says so.
+ENOUGH_ROWS = 100
 #: Smaller numbers of iterations that one fit may judge for free.
 MOST_FREE = 7
 
@@ -111,11 +113,15 @@ class Inspect(Task, frozen=True):
 
 
 class Measures(Reply, frozen=True):
-    """Sums over a party's rows, in the order of the draft schema's columns."""
+    """Sums over a party's rows, in the order of the draft schema's columns.
+
+    `few` is 1 where these are fewer than `ENOUGH_ROWS`: summed, how many parties have so few.
+    """
 
     numeric: list[float]
     categories: list[float]
     target: list[float]
+    few: list[float]
 
 
 class Measure(Task, frozen=True):
@@ -127,8 +133,9 @@ class Measure(Task, frozen=True):
     """
 
     discloses = (
-        "how many rows it has, in all and of each category and class, and for each numeric column "
-        "the count, sum and sum of squares of its values; one such count and sums for arrays"
+        "how many rows it has, in all and of each category and class, whether they are fewer than "
+        f"{ENOUGH_ROWS}, and for each numeric column the count, sum and sum of squares of its "
+        "values; one such count and sums for arrays"
     )
     reply = Measures
     needs_problem = False
@@ -144,6 +151,7 @@ class Measure(Task, frozen=True):
             "numeric": Term(3 * numeric, -(2.0**31), 2.0**31, RESOLUTION),
             "categories": Term(categories, 0.0, 2.0**31, 1.0),
             "target": Term(len(self.draft.classes) or 3, -(2.0**31), 2.0**31, RESOLUTION),
+            "few": Term(1, 0.0, 1.0, 1.0),
         }
 
     def most_bytes(self, problem: Problem | None) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cotune import learners
-from cotune.errors import UsageError, choices
+from cotune.errors import DataError, UsageError, choices
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
@@ -132,20 +132,40 @@ def train(
     With `merge_every`, boosted trees are trained in few messages: see
     `cotune.training.merging`. Other learners are trained as ever.
     """
+    from cotune.federation.federation import BudgetSpent
     from cotune.model import Model
 
     begun = federation.ledger.rounds
+    of = (problem.digest, configuration, merge_every)
+    known = federation.begun(msgspec.msgpack.encode(of, order="deterministic"))
+    if known is not None:
+        return Model.unpacked(known)
+    try:
+        estimator = _trained(federation, problem, configuration, watch, merge_every)
+    except (BudgetSpent, DataError, UsageError) as error:
+        federation.concluded(b"" if isinstance(error, BudgetSpent) else None)
+        raise
+    told = about(federation, list(federation.ledger)[begun:])
+    if merge_every is not None and _is_boosted(configuration.learner):
+        told["merged_every"] = merge_every
+    model = Model.of(problem, configuration, estimator, told)
+    federation.concluded(model.packed() if federation.journal.lasts else None)
+    return model
+
+
+def _trained(
+    federation: Federation,
+    problem: Problem,
+    configuration: Configuration,
+    watch: Callable[[Stage], None],
+    merge_every: int | None,
+) -> Any:
     steps = trainer(configuration.learner, merge_every)(federation, problem, configuration)
     while True:
         try:
             watch(next(steps))
         except StopIteration as end:
-            estimator = end.value
-            break
-    told = about(federation, list(federation.ledger)[begun:])
-    if merge_every is not None and _is_boosted(configuration.learner):
-        told["merged_every"] = merge_every
-    return Model.of(problem, configuration, estimator, told)
+            return end.value
 
 
 def about(federation: Federation, rounds: Sequence[Round]) -> dict[str, Any]:
