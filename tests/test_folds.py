@@ -21,7 +21,7 @@ from cotune.party.rows import fold_indices, open_rows
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate
 from cotune.settings import Settings
-from cotune.testing import Faulty
+from cotune.testing import METHOD_CHECKS, Faulty
 from cotune.testing.faults import Killed
 from cotune.training import train
 from tests.parts import (
@@ -166,6 +166,11 @@ def test_the_figure_of_the_folds_is_that_of_the_rows_in_one_place():
 
 
 # Every configuration judged so
+
+
+@pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
+def test_a_method_keeps_what_it_promises_if_it_is_judged_by_training(check):
+    check("defaults", judge="federated", trials=None)
 
 
 @pytest.fixture(scope="module")
