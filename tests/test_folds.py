@@ -218,10 +218,10 @@ def test_a_party_with_one_class_takes_part():
 OWN = {"logistic_regression": {"C": (0.1, 10.0, "log"), "fit_intercept": [False, True]}}
 
 
-def test_a_configuration_that_cannot_be_trained_has_the_worst_loss_and_a_reason():
-    found = tuned(
-        parts(wine()), learners=["logistic_regression"], space=OWN, trials=6, judge="federated"
-    )
+def test_a_configuration_that_cannot_be_trained_has_the_worst_loss_and_a_reason(tmp_path):
+    options = {"learners": ["logistic_regression"], "space": OWN, "trials": 6}
+    run = tmp_path / "run"
+    found = tuned(parts(wine()), **options, judge="federated", run=run)
     failed = [trial for trial in found.trials if not trial.params["fit_intercept"]]
     assert 0 < len(failed) < len(found.trials)
     for trial in failed:
@@ -230,6 +230,9 @@ def test_a_configuration_that_cannot_be_trained_has_the_worst_loss_and_a_reason(
         assert "fit_intercept=False cannot be trained by the federation" in reason
         assert parties == 3
     assert found.best_params["fit_intercept"]
+    (run / "outcome.json").unlink()
+    with federation_of(parts(wine())) as federation:
+        assert told(cotune.resume(run, federation, progress=False)) == told(found)
 
 
 @pytest.mark.parametrize("limit", ["rounds", "bytes"])
