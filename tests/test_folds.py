@@ -21,7 +21,7 @@ from cotune.party.rows import fold_indices, open_rows
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate
 from cotune.settings import Settings
-from cotune.testing import Faulty
+from cotune.testing import METHOD_CHECKS, Faulty
 from cotune.testing.faults import Killed
 from cotune.training import train
 from tests.parts import (
@@ -168,6 +168,11 @@ def test_the_figure_of_the_folds_is_that_of_the_rows_in_one_place():
 # Every configuration judged so
 
 
+@pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
+def test_a_method_keeps_what_it_promises_if_it_is_judged_by_training(check):
+    check("defaults", judge="federated", trials=None)
+
+
 @pytest.fixture(scope="module")
 def judged():
     return tuned(parts(wine()), judge="federated")
@@ -213,10 +218,10 @@ def test_a_party_with_one_class_takes_part():
 OWN = {"logistic_regression": {"C": (0.1, 10.0, "log"), "fit_intercept": [False, True]}}
 
 
-def test_a_configuration_that_cannot_be_trained_has_the_worst_loss_and_a_reason():
-    found = tuned(
-        parts(wine()), learners=["logistic_regression"], space=OWN, trials=6, judge="federated"
-    )
+def test_a_configuration_that_cannot_be_trained_has_the_worst_loss_and_a_reason(tmp_path):
+    options = {"learners": ["logistic_regression"], "space": OWN, "trials": 6}
+    run = tmp_path / "run"
+    found = tuned(parts(wine()), **options, judge="federated", run=run)
     failed = [trial for trial in found.trials if not trial.params["fit_intercept"]]
     assert 0 < len(failed) < len(found.trials)
     for trial in failed:
@@ -225,6 +230,9 @@ def test_a_configuration_that_cannot_be_trained_has_the_worst_loss_and_a_reason(
         assert "fit_intercept=False cannot be trained by the federation" in reason
         assert parties == 3
     assert found.best_params["fit_intercept"]
+    (run / "outcome.json").unlink()
+    with federation_of(parts(wine())) as federation:
+        assert told(cotune.resume(run, federation, progress=False)) == told(found)
 
 
 @pytest.mark.parametrize("limit", ["rounds", "bytes"])

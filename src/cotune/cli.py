@@ -352,7 +352,7 @@ def evaluate(folder: Path, quiet: bool, as_json: bool) -> None:
     """Judge the model of RUN by the rows that each party set aside.
 
     Beside it stands what the party would have without the others: the same configuration, fitted
-    on its own rows only. The run must have been made with --holdout.
+    on its own rows only. The run must have set rows aside (--holdout).
 
     \b
     Examples:

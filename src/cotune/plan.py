@@ -88,8 +88,11 @@ class Plan:
 
     def check(self) -> None:
         """A comparison must not fail over the name of its last method after hours."""
-        from cotune.methods import takes
+        from cotune.methods import check_judge, takes
 
+        if self.settings.get("judge") == "federated":
+            for method in self.methods:
+                check_judge(method)
         if "fedex" in self.methods and len(self.methods) > 1:
             from cotune.settings import HOLDOUT_OF_NETWORKS
 

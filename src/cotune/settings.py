@@ -168,11 +168,7 @@ class Settings(msgspec.Struct, frozen=True):
         if self.judge == "local":
             return
         alone = "leave judge out"
-        if not methods.asks_for_configurations(self.method):
-            raise UsageError(
-                f"{self.method} does not ask for the loss of one configuration after the other, "
-                f"so none can be trained for it: use dash or defaults, or {alone}"
-            )
+        methods.check_judge(self.method)
         if self.noise is not None:
             raise UsageError(f"models that are trained under noise cannot be compared: {alone}")
         if self.compares_by != "federation":

@@ -26,6 +26,8 @@ from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Start
 from cotune.party.train.histogram import Grow
 from cotune.problem import seed_of
+from cotune.testing import Faulty
+from cotune.testing.faults import Killed
 from tests.parts import people, problem_of, threads
 from tests.privacy.agents import ready
 
@@ -300,6 +302,37 @@ def test_another_target_shifts_no_few_rows_from_fold_to_fold(tmp_path):
 
     assert apart(Sites(tmp_path, tables)) >= SMALLEST_CELL
     assert 0 < apart(LocalEngine(tables, "target", executor=threads())) < SMALLEST_CELL
+
+
+@pytest.mark.parametrize("options", [{"judge": "federated"}, {"finalists": 2}])
+def test_sites_train_and_evaluate_on_folds_and_resume_that(tmp_path, options):
+    options |= {"learners": ["decision_tree"], "trials": 2, "folds": 3, "privacy": "masked"}
+    with sites(tmp_path, fewest=5) as federation:
+        whole = cotune.tune(federation, **options, progress=False)
+        run = tmp_path / "run"
+        dying = Federation(
+            Faulty(federation.engine, dies_at=len(whole.rounds) // 2), quorum=1.0, privacy="masked"
+        )
+        with pytest.raises(Killed):
+            cotune.tune(dying, **options, progress=False, run=run)
+    with sites(tmp_path, fewest=5) as restarted:
+        resumed = cotune.resume(run, restarted, progress=False)
+    assert not whole.ledger.failures
+    assert resumed.headline == whole.headline
+    assert [trial.loss for trial in resumed.trials] == [trial.loss for trial in whole.trials]
+
+
+def test_a_site_that_sets_another_share_aside_names_it_where_none_was_given(tmp_path):
+    tables = {f"site-{i}": people(100 + i, seed=i) for i in range(3)}
+    with sites(tmp_path, "plain", tables) as federation:
+        tuned(federation, holdout=0.1)
+        options = {"learners": ["decision_tree"], "trials": 1, "folds": 2, "progress": False}
+        with pytest.raises(FederationError) as refused:
+            cotune.tune(federation, **options)
+        assert "the holdout is 0.2: this party sets 0.1 of these rows aside" in str(refused.value)
+        assert str(refused.value).endswith("use --holdout 0.1 or 0")
+        assert cotune.tune(federation, **options, holdout=0.1).headline.of == "rows set aside"
+        assert cotune.tune(federation, **options, holdout=0).headline.of == "cross-validation"
 
 
 def test_a_site_forgets_no_promise_from_one_fold_to_the_next(tmp_path):

@@ -125,6 +125,7 @@ class Federation:
         self._since = 0  # the last round before the computation that is checkpointed
         self._held: list[Round] | None = None  # its rounds since the last checkpoint
         self._of = b""  # what names it
+        self._ended = False  # whether the journal says that it came to no round
 
     def for_run(
         self,
@@ -228,7 +229,7 @@ class Federation:
         nobody will ask for again, and writing each to the disk would take longer than the rounds.
         """
         self._since, self._held = self.ledger.rounds, []
-        found = self.journal.restored(self._since)
+        found = None if self._ended else self.journal.restored(self._since)
         if found is None:
             return None
         rounds, state = found
@@ -241,14 +242,14 @@ class Federation:
     def begun(self, of: bytes) -> bytes | None:
         """Begin a computation that `of` names: its result, if it came to its end before.
 
-        Its rounds are then in the ledger. A search that was at its end here, where then another
-        computation was begun, is at its end again: `BudgetSpent`.
+        Its rounds are then in the ledger. Where another was begun at the same round, this one came
+        to no round before: it fails as it did then, or the budget was spent and is so again.
         """
         self._since, self._of = self.ledger.rounds, of
-        known = self.journal.part(self._since, OF)
+        self._ended = self.journal.part(self._since, OF) not in (None, of)
+        if self._ended:
+            return None
         result = self.journal.part(self._since, RESULT)
-        if known is not None and known != of:
-            raise BudgetSpent("the budget is spent")
         if result is not None:
             self.restored()
             self._held, self._of = None, b""
@@ -264,7 +265,7 @@ class Federation:
         """
         if result is not None and (result or self._held):
             self.checkpoint(b"", {RESULT: result})
-        self._held, self._of = None, b""
+        self._held, self._of, self._ended = None, b"", False
 
     def forget_keys(self) -> None:
         """The run is over: whatever could open its ciphertexts is not needed any more."""
@@ -291,6 +292,8 @@ class Federation:
         aim: Aim = WHOLE,
     ) -> Round:
         """One round: from the journal if it was finished before, from the parties otherwise."""
+        if self._ended:
+            raise BudgetSpent("the budget is spent")
         number = self.ledger.rounds + 1
         self._wanted = tuple(self.parties if among is None else among)
         asked = self._present(number)

@@ -78,12 +78,16 @@ def options_of(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def asks_for_configurations(name: str) -> bool:
-    """Whether a method learns about the parties by `cotune.methods.evaluate.evaluate` alone.
+def check_judge(name: str) -> None:
+    """Refuse a method that evaluates configurations otherwise than by `methods.evaluate.evaluate`.
 
-    Of methods that are not built in that is for their author to say.
+    Of methods that are not built in only their authors know.
     """
-    return name in ("dash", "defaults") or name not in _BUILT_IN
+    if name in _BUILT_IN and name not in ("dash", "defaults"):
+        raise UsageError(
+            f"{name} does not ask for the loss of one configuration after the other, so none can "
+            "be trained for it: use dash or defaults, or leave judge out"
+        )
 
 
 def check_privacy(name: str, privacy: str, options: dict[str, Any]) -> None:

@@ -114,9 +114,10 @@ class Score(Task, frozen=True):
     """
 
     discloses = (
-        "how many rows it set aside, and how the federation's model predicts either half of these: "
-        "as the metric needs it, how many rows of each class are predicted right or as which other "
-        "class, histograms of scores, or sums of errors and of their powers"
+        "how many rows it set aside, or has in a fold that the model was trained without, and how "
+        "the federation's model predicts either half of these: as the metric needs it, how many "
+        "rows of each class are predicted right or as which other class, histograms of scores, or "
+        "sums of errors and of their powers"
     )
     reply = Scored
 
