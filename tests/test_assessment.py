@@ -124,7 +124,7 @@ def test_the_headline_is_the_models_figure_on_the_rows_that_were_set_aside(asses
     assert headline.value != outcome.best_value  # which stays what the search chose by
     assert outcome.searched_for.of == "cross-validation"
     assert outcome.summary()["headline"]["value"] == headline.value
-    assert [entry.task for entry in outcome.rounds].count("score") == 1
+    assert [entry.task for entry in outcome.rounds].count("score") == len(outcome.finalists)
 
 
 @pytest.mark.parametrize("privacy", ["plain", "masked"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
+from sklearn.model_selection import cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
 import cotune
@@ -55,6 +57,28 @@ def test_among_parties_of_few_classes_the_figure_is_that_of_the_pooled_rows():
     truth = balanced_accuracy_score(*out_of_fold(tables))
     assert found["federation"].best_value == pytest.approx(truth, abs=2.5 * best.error)
     assert lies > truth + 5 * best.error
+
+
+def opposed() -> dict[str, pd.DataFrame]:
+    """Two parties: nine of ten rows are of the one class here, and of the other there."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 0, 1], [540, 60, 60, 540])
+    X = rng.normal(0.0, 1.0, (1200, 2))
+    X[:, 0] += 1.4 * y
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(target=np.array(["no", "yes"])[y])
+    return {"party-1": frame.iloc[:600], "party-2": frame.iloc[600:]}
+
+
+def test_among_parties_of_other_shares_the_figure_is_that_of_a_model_of_all_rows():
+    """Each party's own model expects the class that is frequent there, and is right there."""
+    tables = opposed()
+    with federation_of(tables) as federation:
+        options = TREE | {"learners": ["logistic_regression"]}
+        best = cotune.tune(federation, "defaults", **options).best
+    pooled = pd.concat(tables.values())
+    X, y = pooled[["a", "b"]], pooled["target"]
+    truth = cross_val_score(LogisticRegression(), X, y, cv=5, scoring="balanced_accuracy").mean()
+    assert 1.0 - best.loss == pytest.approx(truth, abs=2.5 * best.error)
 
 
 def out_of_fold(tables):

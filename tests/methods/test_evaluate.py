@@ -9,7 +9,6 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from cotune.learners import learner, register_learner
 from cotune.methods.evaluate import evaluate, evaluate_openly
 from cotune.party.rows import fold_indices
-from cotune.party.score import predictions
 from cotune.party.task import Configuration
 from cotune.party.tasks import REASONS, Evaluate, Evaluations
 from cotune.problem import METRICS
@@ -143,7 +142,10 @@ SKEWED = {
 
 
 def judged_rows(party, problem, asked):
-    """Targets and out-of-fold predictions of a party, fitted without cotune's workers."""
+    """Targets and out-of-fold predictions of a party, fitted without cotune's workers.
+
+    Of classes they are those of a model that knows the federation's shares; scores for AUC are not.
+    """
     chosen = learner(asked.learner)
     X, y = party.arrays(chosen.features)
     predicted = []
@@ -156,7 +158,15 @@ def judged_rows(party, problem, asked):
             model = DummyClassifier().fit(X[train], labels)
         else:
             model.fit(X[train], labels)
-        predicted.append((y[test], predictions(problem, model, present, X[test])))
+        if problem.task == "regression":
+            predicted.append((y[test], model.predict(X[test])))
+            continue
+        scores = np.zeros((len(test), len(problem.schema.classes)))
+        scores[:, present] = model.predict_proba(X[test])
+        if problem.metric_name != "roc_auc":
+            scores[:, present] *= np.array(problem.schema.class_rows)[present] / np.bincount(labels)
+        of_scores = problem.metric_name in ("roc_auc", "log_loss")
+        predicted.append((y[test], scores if of_scores else scores.argmax(axis=1)))
     targets, values = zip(*predicted, strict=True)
     return np.concatenate(targets), np.concatenate(values)
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from cotune.federation.ledger import Total
 from cotune.methods import flash as flash_module
 from cotune.methods.combine import merged as combine
 from cotune.methods.flash import (
+    enough,
     flash,
     fractions_of,
     going_on,
@@ -202,6 +205,44 @@ def test_the_fractions_of_the_paper_end_at_exactly_one():
     assert fractions[:2] == pytest.approx([0.0375, 0.05625])
     assert (len(fractions), fractions[-1]) == (10, 1.0)
     assert fractions[-2] == pytest.approx(0.0375 * 1.5**8)
+
+
+def first_round(tables, **options):
+    """The fraction of the first round, and how many rounds there are."""
+    with federation_of(tables) as federation:
+        problem = problem_of(*tables.values(), folds=2, **options)
+        federation.problem = problem
+        step = next(flash(federation, problem, trials=1, inner="lbm"))
+    return step.trials[0].fraction, step.of
+
+
+def test_rounds_in_which_parties_have_too_few_rows_are_left_out():
+    """Three classes and two folds: 60 rows."""
+    paper = fractions_of(0.0375, 1.5)
+    assert first_round(parts(iris())) == (1.0, 1)  # 50 rows at a party
+    many = parts(pd.concat([iris()] * 4))  # 200 rows: 57 are too few, 85 are enough
+    assert first_round(many) == (pytest.approx(paper[6]), len(paper[6:]))
+    assert 200 * paper[5] < 60 <= 200 * paper[6]
+
+
+def test_the_published_objective_keeps_the_published_rounds():
+    paper = fractions_of(0.0375, 1.5)
+    assert first_round(parts(iris()), compare_by="parties") == (0.0375, len(paper))
+    large = parts(pd.concat([iris()] * 33))  # 1,650 rows: 61 are enough
+    assert first_round(large) == (0.0375, len(paper))
+
+
+def test_rows_that_are_set_aside_are_not_counted():
+    problem = problem_of(iris(), folds=2)
+    half = msgspec.structs.replace(problem, holdout=0.5)
+    assert enough(problem, 1) == pytest.approx(60 / 150)
+    assert enough(half, 1) == pytest.approx(60 / 75)
+
+
+def test_a_first_fraction_of_ones_own_is_taken_as_it_is(outcome):
+    _, found = outcome  # 33 rows, of which a tenth
+    assert found.problem.compare_by == "federation"
+    assert found.trials[0].fraction == 0.1
 
 
 @given(st.floats(0.001, 1.0), st.floats(1.05, 10.0))

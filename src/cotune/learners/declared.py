@@ -46,6 +46,7 @@ class DeclaredLearner(Learner):
     paper: ClassVar[Table]
     wide: ClassVar[Table]
     baseline: ClassVar[Table]
+    most_probable = True
 
     def space(self, task: TaskKind, which: SpaceName = "default") -> Space:
         tables = {"paper": self.paper, "default": self.wide}

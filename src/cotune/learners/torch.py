@@ -71,6 +71,7 @@ class NetworkLearner(Learner):
     library = "torch"
     extra = "torch"
     trained_by = "rounds"
+    most_probable = True
     #: Where the function is that makes the module, or the function itself.
     factory: ClassVar[Any]
     #: Whether rows are codes of characters; None if both they and numbers are taken.

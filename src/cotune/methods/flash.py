@@ -25,6 +25,8 @@ from cotune.trial import Step, Trial
 INNER = ("lbm", "lkbm", "rm")
 #: The first rounds, in which every learner is trained: projections are too noisy to choose by.
 OPEN = 4
+#: a_0 of the paper, and how many rows of a class each fold of a party judges in the mean, at least.
+FIRST, ENOUGH = 0.0375, 10
 #: The "large number" of random configurations among which RM looks for the best predicted ones.
 DRAWN = 2000
 
@@ -37,7 +39,7 @@ def flash(
     inner: str = "lkbm",
     tolerance: float | None = None,
     sampler: str = "tpe",
-    first: float = 0.0375,
+    first: float | None = None,
     growth: float = 1.5,
     keep: int = 3,
     candidates: int = 10,
@@ -76,7 +78,9 @@ def flash(
     sampler
         Of the parties' searches: `tpe`, `random`, `gp`, `cmaes` or `grid`.
     first, growth
-        a_0 and r of the fractions a_m = a_0 r^m; the first is a share of the rows in (0, 1].
+        a_0 and r of the fractions a_m = a_0 r^m; the first is a share of the rows in (0, 1]. By
+        default it is 0.0375, as published; but where the federation's figures are compared
+        (`compare_by`), rounds are left out in which parties have too few rows, see `enough`.
     keep
         K of `lkbm`: configurations that each party tells, per learner.
     candidates
@@ -84,11 +88,20 @@ def flash(
     free_pairs, pruning
         What the parties' searches save, see `cotune.party.tasks.Search`; off as published.
     """
-    _check(inner, tolerance, first, growth, keep=keep, candidates=candidates)
+    _check(
+        inner,
+        tolerance,
+        FIRST if first is None else first,
+        growth,
+        keep=keep,
+        candidates=candidates,
+    )
     for learner in problem.learners:  # a sampler that cannot be is refused here, with a reason
         problem.search(learner, sampler, trials)
     told = {"lbm": 1, "lkbm": keep, "rm": None}[inner]
-    fractions = fractions_of(first, growth)
+    fractions = fractions_of(FIRST if first is None else first, growth)
+    if first is None and problem.compare_by == "federation":
+        fractions = [a for a in fractions if a >= enough(problem, len(federation.parties))] or [1.0]
     curves: dict[str, dict[float, float]] = {learner: {} for learner in problem.learners}
     errors: dict[str, dict[float, float]] = {learner: {} for learner in problem.learners}
     LP, noise = dict.fromkeys(problem.learners, 0.0), dict.fromkeys(problem.learners, 0.0)
@@ -112,6 +125,19 @@ def fractions_of(first: float, growth: float) -> list[float]:
     """
     progression = (first * growth**m for m in count())
     return [*takewhile(lambda a: a < 1 - 1e-9, progression), 1.0]
+
+
+def enough(problem: Problem, parties: int) -> float:
+    """The least fraction at which a fold of a party judges `ENOUGH` rows of a class in the mean.
+
+    Below, losses say little about those at all rows. At five parties with 400 rows each of
+    Electricity (iid, two classes, three folds: 60 rows are enough) the rank correlation between the
+    losses of 24 configurations of three learners on a fraction and on all rows was -.16 to .24 with
+    15 to 51 rows, .40 with 76 and .50 with 171. The boosters' defaults split no node of fewer than
+    40 rows. The paper's parties have thousands. Only the total of the rows is used, which is known.
+    """
+    rows = ENOUGH * problem.folds * max(2, len(problem.schema.classes))
+    return rows * parties / max(1.0, (1.0 - problem.holdout) * problem.schema.rows)
 
 
 def projected(curve: Mapping[float, float]) -> float:

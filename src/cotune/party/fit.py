@@ -21,6 +21,7 @@ from cotune.errors import CotuneError, Malformed, UsageError
 from cotune.learners.contract import Learner
 from cotune.party.rows import Opened, fold_indices, fraction_of, open_rows
 from cotune.party.score import NotFinite, loss, predictions
+from cotune.party.shift import Shifted, label_shift
 from cotune.party.task import Configuration
 from cotune.party.tasks import REASONS
 from cotune.tally import Tally, class_weights, statistic
@@ -137,9 +138,12 @@ def _fit_fold(job: Job, rows: Opened, X: np.ndarray, fold: int) -> _Scored:
     asked = job.configuration
     train, test = fold_indices(job.folder, asked.fraction, asked.shuffle)[fold]
     estimator, present = _fit(job, rows, X[train], rows.y[train])
+    ratios = label_shift(rows.problem, estimator, rows.y[train])
     judge = _Judge(job, rows)
 
     def judged(fitted: Any) -> _Judged:
+        if ratios is not None:
+            fitted = Shifted(fitted, ratios, job.learner.most_probable)
         return judge(rows.y[test], predictions(rows.problem, fitted, present, X[test]))
 
     return judged(estimator), _judged_free(job, estimator, judged)

@@ -30,7 +30,7 @@ def predictions(problem: Problem, estimator: Any, present: np.ndarray, X: np.nda
     """What the metric looks at: scores of all classes, codes of classes, or numbers."""
     if problem.metric_name in ("log_loss", "roc_auc"):
         return _class_scores(estimator, X, present, len(problem.schema.classes))
-    predicted = _finite(estimator.predict(X))
+    predicted = finite(estimator.predict(X))
     if problem.task == "classification":
         predicted = present[predicted.astype(int)]
     return predicted
@@ -65,7 +65,7 @@ def balanced_accuracy(y: np.ndarray, predicted: np.ndarray) -> float:
 def _class_scores(estimator: Any, X: np.ndarray, present: np.ndarray, classes: int) -> np.ndarray:
     """One column per class of the schema; a class that was not there to learn scores lowest."""
     full = np.zeros((len(X), classes))
-    full[:, present] = _finite(probabilities(estimator, X))
+    full[:, present] = finite(probabilities(estimator, X))
     return full
 
 
@@ -83,7 +83,7 @@ def roc_auc(y: np.ndarray, scores: np.ndarray) -> float:
     return float(np.mean([metrics.roc_auc_score(y == c, scores[:, c]) for c in labels]))
 
 
-def _finite(values: np.ndarray) -> np.ndarray:
+def finite(values: np.ndarray) -> np.ndarray:
     if not np.all(np.isfinite(values)):
         raise NotFinite
     return values

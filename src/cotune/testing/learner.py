@@ -46,6 +46,17 @@ def classes_come_with_scores(learner: Learner) -> None:
             assert len(_scores(model, schema.task, X)) == len(X)
 
 
+def the_most_probable_class_is_predicted(learner: Learner) -> None:
+    """Where the learner promises it."""
+    for schema, X, y in _rows(learner):
+        if learner.most_probable and schema.task == "classification":
+            for params in _configurations(learner, schema.task):
+                model = _fitted(learner, params, schema, X, y)
+                if hasattr(model, "predict_proba"):
+                    likely = model.predict_proba(X).argmax(axis=1)
+                    assert np.array_equal(model.predict(X), likely), "most_probable must be False"
+
+
 def same_seed_same_predictions(learner: Learner) -> None:
     for schema, X, y in _rows(learner):
         params = learner.defaults(schema.task)
@@ -102,6 +113,7 @@ LEARNER_CHECKS: tuple[Callable[[Learner], None], ...] = (
     its_spaces_survive_json,
     it_fits_its_defaults_and_samples_of_its_spaces,
     classes_come_with_scores,
+    the_most_probable_class_is_predicted,
     same_seed_same_predictions,
     missing_values_are_no_obstacle,
     unknown_parameters_are_refused,
