@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from cotune.blind import no_better_than, sees_nothing
 from cotune.errors import Malformed, UsageError
 from cotune.federation.ledger import Ledger, Round
 from cotune.files import sealed, unsealed
@@ -140,6 +141,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             words += f"; {metric.value(found.personalized):.4f} after training at each party"
         judged = sum(finalist.held_out is not None for finalist in self.finalists)
         words += f"; the best of {judged} trained models" if judged > 1 else ""
+        if sees_nothing(self.problem, found):
+            words += f"; no better than {no_better_than(self.problem)}: not a model to use"
         return Headline(
             metric.value(found.loss),
             found.loss,
@@ -156,11 +159,13 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
 
         By Bonferroni's inequality no model of those that could be compared is worse than its own
         such bound in 95 % of all cases, so the one that was chosen is not. Each learner's best and
-        its default settings could be, whichever of the default settings were.
+        its default settings could be, whichever of the default settings were, and what took the
+        place of one that was given up.
         """
         if not found.error:
             return None
-        among = 2 * len({one.learner for one in self.finalists}) or 1
+        given_up = sum(bool(one.failed) for one in self.finalists)
+        among = 2 * len({one.learner for one in self.finalists}) + given_up or 1
         worse = NormalDist().inv_cdf(1.0 - 0.05 / among)
         metric = self.problem.metric
         worst = metric.worst(self.problem.schema)

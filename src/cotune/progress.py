@@ -29,6 +29,9 @@ class Progress:
     def stage(self, stage: Stage) -> None:
         """Its training is that far."""
 
+    def given_up(self, finalist: Finalist) -> None:
+        """Its training went wrong, or its model is good for nothing."""
+
 
 class _Bar(Progress):
     def __init__(self, bar: Any, task: Any) -> None:
@@ -48,10 +51,14 @@ class _Bar(Progress):
             self._bar.console.print(
                 "finalists, trained one after the other and compared on the rows set aside: "
                 + ", ".join(names)
+                + f"; at most {len(certain)} more in place of any whose training goes wrong"
             )
 
     def training(self, finalist: Finalist) -> None:
         self._bar.update(self._task, description="train", best=named(finalist))
+
+    def given_up(self, finalist: Finalist) -> None:
+        self._bar.console.print(f"given up: {named(finalist)}: {finalist.failed}")
 
     def stage(self, stage: Stage) -> None:
         self._bar.update(self._task, completed=stage.done, total=stage.of)

@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from cotune.blind import no_better_than
 from cotune.outcome import ONE_SIDED
 from cotune.progress import named
 
@@ -292,12 +293,18 @@ def _finalists(outcome: Outcome) -> RenderableType:
     for one in outcome.finalists:
         searched = "-" if one.searched is None else figure(value(one.searched))
         found = one.held_out
-        trained = one.failed or "no party could say"
+        trained = "no party could say" if outcome.problem.holdout else "not judged"
         if found is not None:
             trained = figure(value(found.loss)) + (
                 f" +- {figure(found.error)}" if found.error else ""
             )
-        lines.append(f"{named(one)}: {searched} in the search, {trained} as trained")
+        if one.failed:
+            trained = f"given up, {one.failed}"
+        else:
+            trained += " as trained"
+        lines.append(f"{named(one)}: {searched} in the search, {trained}")
+    if all(one.failed for one in outcome.finalists):
+        lines.append(f"no model is better than {no_better_than(outcome.problem)}")
     gained = gain_of_tuning(outcome)
     return _bullets([*lines, gained] if gained else lines)
 

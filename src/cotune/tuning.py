@@ -307,7 +307,7 @@ def _trained(
 
             shown.finalists(contenders(problem, best, outcome.trials, count), count)
             model, finalist, finalists = finish(
-                federation, problem, outcome.trials, best, count, training
+                federation, problem, outcome.trials, best, count, training, shown.given_up
             )
             found = finalist.held_out
             best = _trial_of(finalist, outcome)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from cotune.blind import entropy
 from cotune.data.schema import Schema
 from cotune.federation.federation import Federation
 from cotune.growth.grow import Answered, Finished, grow_rounds
@@ -63,7 +64,7 @@ def histogram(
         judges=progress.judges,
     )
     start = progress.told.start
-    usual = blind_loss(schema)
+    usual = 1.0 if schema.task == "regression" else entropy(schema)
     numbers = range(len(progress.trees), rules.rounds)
     rounds = grow_rounds(asker, rules, start.bins, len(start.base), seed, numbers, progress.last)
     for done, last in zip(range(numbers.start + 1, numbers.stop + 1), rounds, strict=True):
@@ -90,15 +91,6 @@ def _check(progress: Progress) -> None:
     for trees in progress.trees:
         for tree in trees:
             check_tree(tree, progress.told.start.bins)
-
-
-def blind_loss(schema: Schema) -> float:
-    """The loss of what is predicted before the first tree: an entropy, or a variance of 1."""
-    if schema.task == "regression":
-        return 1.0
-    rows = np.array([count for count in schema.class_rows if count], dtype=float)
-    shares = rows / rows.sum()
-    return float(-(shares @ np.log(shares)))
 
 
 def first_predicted(schema: Schema) -> tuple[float, ...]:
