@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from cotune.blind import no_better_than, sees_nothing
+from cotune.differences import Differing
 from cotune.errors import Malformed, UsageError
 from cotune.federation.ledger import Ledger, Round
 from cotune.files import sealed, unsealed
@@ -77,6 +78,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     held_out: HeldOut | None = None
     #: The configurations that were trained and compared, the search's answer first, if several.
     finalists: tuple[Finalist, ...] = ()
+    #: How far the parties' rows differ; None where they were not asked.
+    differing: Differing | None = None
 
     @cached_property
     def model(self) -> Model:
@@ -283,6 +286,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "error": self.best_error,
             "compare_by": self.problem.compare_by,
             "left_out": self.best.left_out,
+            "differing": msgspec.to_builtins(self.differing),
             "parties": len(self.parties),
             "trials": len(self.trials),
             **self.ledger.summary(),

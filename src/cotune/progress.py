@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from cotune.differences import Differing
 from cotune.federation.federation import Federation
 from cotune.problem import Problem
 from cotune.settings import Settings
@@ -19,6 +20,9 @@ class Progress:
 
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         """A step of the method is done; `trials` are all so far."""
+
+    def differing(self, found: Differing, problem: Problem) -> None:
+        """So far do the parties differ."""
 
     def finalists(self, certain: Sequence[Finalist], count: int) -> None:
         """These are trained and compared now, one after the other, and perhaps default settings."""
@@ -44,6 +48,10 @@ class _Bar(Progress):
             best = best_of(trials)
             value = problem.metric.value(best.loss)
             self._bar.update(self._task, best=f"best {value:.4f} {best.learner}")
+
+    def differing(self, found: Differing, problem: Problem) -> None:
+        for sentence in found.sentences(problem):
+            self._bar.console.print(sentence)
 
     def finalists(self, certain: Sequence[Finalist], count: int) -> None:
         if count > 1:

@@ -46,6 +46,8 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
         facts.add("search", _said(outcome.searched_for))
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("compared by", _compared_by(outcome))
+    if outcome.differing is not None:
+        facts.add("parties", _bullets(outcome.differing.sentences(outcome.problem)))
     if outcome.finalists:
         facts.add("finalists", _finalists(outcome))
     facts.add("cost", cost_line(outcome.ledger))

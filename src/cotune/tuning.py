@@ -12,6 +12,7 @@ import msgspec
 from cotune.agree import agree_with_keys
 from cotune.assessment import held_out
 from cotune.data.schema import TaskKind
+from cotune.differences import Differing, differ
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
 from cotune.finish import contenders, finish
@@ -236,8 +237,8 @@ def _conduct(
     steps: list[Step] = []
     try:
         with display(progress, settings, bound) as shown:
-            ended = _run_method(bound, settings, steps, shown)
-            outcome = _outcome(bound, settings, steps, ended, run)
+            ended, differing = _run_method(bound, settings, steps, shown)
+            outcome = _outcome(bound, settings, steps, ended, run, differing)
             if settings.train and may_train:
                 outcome = _trained(bound, settings, outcome, shown, steps[-1].model)
         run.finish(outcome.encoded())
@@ -249,8 +250,8 @@ def _conduct(
 
 def _run_method(
     federation: Federation, settings: Settings, steps: list[Step], shown: Progress
-) -> str:
-    """Fill `steps`; the return value says why the run ended."""
+) -> tuple[str, Differing | None]:
+    """Fill `steps`; what is returned says why the run ended, and how far the parties differ."""
     options = dict(settings.options)
     for name in ("trials", "rounds"):
         if getattr(settings.budget, name) is not None and takes(settings.method, name):
@@ -258,6 +259,7 @@ def _run_method(
     if "rounds" in options:  # of training; what else is asked comes on top
         federation.budget = msgspec.structs.replace(federation.budget, rounds=None)
     resumed = len(federation.journal) > 0
+    differing: Differing | None = None
     try:
         schema, keys = agree_with_keys(
             federation,
@@ -270,12 +272,22 @@ def _run_method(
             folds = settings.least_rows if schema.task == "classification" else 0
             announce(federation.engine.doubts(settings.drop, folds))
         problem = federation.problem = settings.problem(schema, keys)
+        if _asks_how_parties_differ(settings):
+            differing = differ(federation, problem)
+            shown.differing(differing, problem)
         for step in find_method(settings.method)(federation, problem, **options):
             steps.append(step)
             shown.step(step, _trials(steps), problem)
     except BudgetSpent as spent:
-        return str(spent)
-    return "finished"
+        return str(spent), differing
+    return "finished", differing
+
+
+def _asks_how_parties_differ(settings: Settings) -> bool:
+    """Not where published objectives are compared, nor where each round has its price."""
+    budget = settings.budget
+    limited = any(limit is not None for limit in (budget.rounds, budget.seconds, budget.bytes))
+    return settings.compares_by == "federation" and not limited
 
 
 def _trained(
@@ -360,7 +372,12 @@ def _trials(steps: list[Step]) -> list[Trial]:
 
 
 def _outcome(
-    federation: Federation, settings: Settings, steps: list[Step], ended: str, run: Run
+    federation: Federation,
+    settings: Settings,
+    steps: list[Step],
+    ended: str,
+    run: Run,
+    differing: Differing | None,
 ) -> Outcome:
     trials = _trials(steps)
     if not trials or federation.problem is None:
@@ -379,4 +396,5 @@ def _outcome(
         privacy=settings.privacy,
         delta=settings.delta,
         noises=federation.journal.noises(),
+        differing=differing,
     )
