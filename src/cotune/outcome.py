@@ -14,6 +14,7 @@ from cotune.differences import Differing
 from cotune.errors import Malformed, UsageError
 from cotune.federation.ledger import Ledger, Round
 from cotune.files import sealed, unsealed
+from cotune.joined import Assessment
 from cotune.privacy.sums import Privacy
 from cotune.problem import Problem
 from cotune.trial import Finalist, HeldOut, Trial, best_of
@@ -80,6 +81,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     finalists: tuple[Finalist, ...] = ()
     #: How far the parties' rows differ; None where they were not asked.
     differing: Differing | None = None
+    #: What joining gained by the model, on rows set aside; None where the parties were not asked.
+    joined: Assessment | None = None
 
     @cached_property
     def model(self) -> Model:
@@ -287,6 +290,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "compare_by": self.problem.compare_by,
             "left_out": self.best.left_out,
             "differing": msgspec.to_builtins(self.differing),
+            "joined": None if self.joined is None else self.joined.summary(),
             "parties": len(self.parties),
             "trials": len(self.trials),
             **self.ledger.summary(),

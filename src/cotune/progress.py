@@ -59,7 +59,8 @@ class _Bar(Progress):
             self._bar.console.print(
                 "finalists, trained one after the other and compared on the rows set aside: "
                 + ", ".join(names)
-                + f"; at most {len(certain)} more in place of any whose training goes wrong"
+                + f"; at most {len(certain)} more in place of any whose training goes wrong, and "
+                "in the end a round and a fit at each party to compare the best with their own"
             )
 
     def training(self, finalist: Finalist) -> None:

@@ -10,12 +10,13 @@ from typing import Any, Literal
 import msgspec
 
 from cotune.agree import agree_with_keys
-from cotune.assessment import held_out
+from cotune.assessment import held_out, joining
 from cotune.data.schema import TaskKind
 from cotune.differences import Differing, differ
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
 from cotune.finish import contenders, finish
+from cotune.joined import Assessment
 from cotune.methods import method as find_method
 from cotune.methods import takes
 from cotune.model import Model
@@ -26,7 +27,7 @@ from cotune.privacy.sums import Privacy
 from cotune.problem import Budget, CompareBy, Scaling, Weights
 from cotune.progress import Progress, display
 from cotune.run import Record, Run
-from cotune.settings import Settings, spaces_as_json
+from cotune.settings import REFERENCES, Settings, spaces_as_json
 from cotune.space import Space
 from cotune.trial import Finalist, Step, Trial, best_of
 
@@ -303,6 +304,7 @@ def _trained(
     federation.budget = Budget()
     problem, best = outcome.problem, outcome.best
     finalists: tuple[Finalist, ...] = ()
+    joined: Assessment | None = None
     judged = bool(problem.holdout) and settings.protection is None
     try:
         if ready is not None:
@@ -323,6 +325,8 @@ def _trained(
             )
             found = finalist.held_out
             best = _trial_of(finalist, outcome)
+            if judged and settings.method not in REFERENCES:
+                joined = joining(federation, problem, model)
         if outcome.run is not None:
             model.save(Path(outcome.run) / MODEL)
     except (UsageError, DataError) as error:  # not of the kind after which a run is discarded
@@ -337,6 +341,7 @@ def _trained(
         finalists=finalists if len(finalists) > 1 else (),
         rounds=tuple(federation.ledger),
         searched=searched,
+        joined=joined,
         noises=federation.journal.noises(),
     )
     vars(outcome)["model"] = model
