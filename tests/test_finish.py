@@ -136,6 +136,25 @@ def test_a_run_killed_amid_the_finalists_resumes_to_the_same_answer(finished, tm
         assert resumed.headline == finished.headline
 
 
+def test_a_run_killed_after_a_later_finalists_checkpoint_costs_no_round_twice(tmp_path):
+    """Rounds of the second training are not taken for the first one's."""
+    given = TWO | {
+        "learners": ["hgb", "decision_tree"],
+        "fixed": {"hgb": {"max_iter": 12, "max_leaf_nodes": 4}},
+        "holdout": 0.3,
+        "finalists": 3,
+    }
+    with federation_of(parts(wine())) as federation:
+        whole = cotune.tune(federation, **given)
+        assert len(whole.finalists) > 1
+        dying = Federation(Faulty(federation.engine, dies_at=len(whole.rounds)))
+        with pytest.raises(Killed):
+            cotune.tune(dying, **given, run=tmp_path / "run")
+        resumed = cotune.resume(tmp_path / "run", Federation(federation.engine), progress=False)
+    assert len(resumed.rounds) == len(whole.rounds)
+    assert [one.rounds for one in resumed.finalists] == [one.rounds for one in whole.finalists]
+
+
 COLLAPSES = {
     "learning_rate": (0.93, 0.97),
     "max_iter": [60],

@@ -233,9 +233,12 @@ class Journal:
         """The last checkpoint of a computation that began after that round, and its rounds."""
         with self._plain_errors():
             row = self._database.execute(
-                "SELECT state FROM checkpoints WHERE since = ?", (since,)
+                "SELECT last, state FROM checkpoints WHERE since = ?", (since,)
             ).fetchone()
-        return None if row is None else (self.rounds(since), row[0])
+        if row is None:
+            return None
+        last, state = row
+        return [entry for entry in self.rounds(since) if entry.number <= last], state
 
     def __len__(self) -> int:
         with self._plain_errors():
