@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import cotune
-from cotune.errors import Diverged, UsageError
+from cotune.errors import Diverged, FederationError, UsageError
 from cotune.federation.federation import Federation
 from cotune.finish import contenders, finish
 from cotune.outcome import Outcome
@@ -215,6 +215,13 @@ def test_without_rows_set_aside_the_next_learners_best_is_trained():
     console = Console(width=500, file=io.StringIO())
     show_outcome(outcome, console)
     assert "given up, its training diverged" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.2])
+def test_as_published_nothing_takes_the_place_of_the_searchs_answer(holdout):
+    fixed = {"logistic_regression": {"C": 1e-4}}
+    with pytest.raises(FederationError, match="could not be made: its training diverged"):
+        collapsing(fixed=fixed, finalists=0, holdout=holdout)
 
 
 def test_where_no_column_says_anything_the_best_model_is_kept_and_said_to_be_of_no_use():

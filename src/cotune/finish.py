@@ -47,15 +47,17 @@ def finish(
     count: int,
     training: Callable[[Finalist], Model],
     given_up: Callable[[Finalist], None] = lambda _: None,
+    replaced: bool = True,
 ) -> tuple[Model, Finalist, tuple[Finalist, ...]]:
     """Train the contenders, then the default settings of the best one's learner; the best of all.
 
     Each model is judged by the rows set aside (with a `count` of 0 there are none), and the best is
     shipped as it was judged. One whose training fails, or whose model is no better there than the
     class shares, is `given_up`, and the best configuration of the search that is not trained yet
-    takes its place, once; without rows set aside the next learner's best, where the training
-    diverged. If no model is better than that, the best of them is returned all the same; if there
-    is none, the first error is raised. Where nobody could judge, the first is the answer.
+    takes its place, once (unless none is to be `replaced`); without rows set aside the next
+    learner's best, where the training diverged. If no model is better than that, the best of them
+    is returned all the same; if there is none, the first error is raised. Where nobody could judge,
+    the first is the answer.
     """
     judged: list[tuple[Finalist, Model | None]] = []
     errors: list[Exception] = []
@@ -88,7 +90,7 @@ def finish(
 
     certain = contenders(problem, answer, trials, count)
     for one in certain:
-        if enter(one) or not (count or isinstance(errors[0], Diverged)):
+        if enter(one) or not replaced or not (count or isinstance(errors[0], Diverged)):
             continue
         left = trials if count else _bests(answer, trials)[1:]
         known = [*certain, *(entered for entered, _ in judged)]

@@ -321,7 +321,14 @@ def _trained(
 
             shown.finalists(contenders(problem, best, outcome.trials, count), count)
             model, finalist, finalists = finish(
-                federation, problem, outcome.trials, best, count, training, shown.given_up
+                federation,
+                problem,
+                outcome.trials,
+                best,
+                count,
+                training,
+                shown.given_up,
+                replaced=settings.finalists != 0 and settings.method not in REFERENCES,
             )
             found = finalist.held_out
             best = _trial_of(finalist, outcome)
