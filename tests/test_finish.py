@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 import cotune
-from cotune.errors import UsageError
+from cotune.errors import Diverged, FederationError, UsageError
 from cotune.federation.federation import Federation
-from cotune.finish import contenders
+from cotune.finish import contenders, finish
 from cotune.folds import crossed
 from cotune.outcome import Outcome
 from cotune.settings import Settings
+from cotune.show import show_outcome
 from cotune.tally import figures
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
 from cotune.trial import HeldOut, Trial
 from tests.parts import federation_of, iris, parts, people, problem_of, wine
+from tests.training.test_watch import unequal
 
 TWO = {"learners": ["decision_tree", "logistic_regression"], "trials": 3, "folds": 2}
 ONE = {"learners": ["decision_tree"], "folds": 2}
@@ -119,9 +123,8 @@ def test_the_headline_lies_in_its_interval(finished):
 
 
 def test_each_finalist_costs_one_training_and_one_sum(finished):
-    assert sum(one.rounds for one in finished.finalists) == (
-        len(finished.rounds) - finished.searched
-    )
+    rounds = len(finished.rounds) - finished.searched
+    assert sum(one.rounds for one in finished.finalists) == rounds - 1  # what joining gained
     assert all(one.rounds > 1 and one.bytes_up > 0 for one in finished.finalists)
     scores = [entry for entry in finished.rounds if entry.task == "score"]
     assert len(scores) == len(finished.finalists)
@@ -136,7 +139,7 @@ def test_without_finalists_the_searchs_answer_is_trained_alone(finished):
         finished.finalists[0].learner,
         finished.finalists[0].params,
     )
-    assert len(alone.rounds) - alone.searched == finished.finalists[0].rounds
+    assert len(alone.rounds) - alone.searched == finished.finalists[0].rounds + 1
 
 
 def hundreds(smallest: int = 100) -> dict[str, pd.DataFrame]:
@@ -173,7 +176,11 @@ def test_no_rows_are_set_aside_where_they_would_be_of_no_use(given):
 
 
 def test_one_finalist_is_the_searchs_answer_on_rows_set_aside():
-    with federation_of(hundreds()) as federation:
+    tables = {
+        name: table.assign(target=np.where(table["age"] > 40, "x", "y"))
+        for name, table in hundreds().items()
+    }
+    with federation_of(tables) as federation:
         outcome = cotune.tune(federation, **QUICK, finalists=1)
     assert outcome.problem.holdout == 0.2
     assert outcome.finalists == ()
@@ -241,6 +248,133 @@ def test_a_training_that_ends_between_two_checkpoints_is_not_mixed_up_with_the_n
             resumed = cotune.resume(run, Federation(federation.engine), progress=False)
             assert resumed.finalists == whole.finalists
             assert len(resumed.rounds) == len(whole.rounds)
+
+
+def test_a_run_killed_after_a_later_finalists_checkpoint_costs_no_round_twice(tmp_path):
+    """Rounds of the second training are not taken for the first one's."""
+    given = TWO | {
+        "learners": ["hgb", "decision_tree"],
+        "fixed": {"hgb": {"max_iter": 12, "max_leaf_nodes": 4}},
+        "holdout": 0.3,
+        "finalists": 3,
+    }
+    with federation_of(parts(wine())) as federation:
+        whole = cotune.tune(federation, **given)
+        assert len(whole.finalists) > 1
+        dying = Federation(Faulty(federation.engine, dies_at=len(whole.rounds)))
+        with pytest.raises(Killed):
+            cotune.tune(dying, **given, run=tmp_path / "run")
+        resumed = cotune.resume(tmp_path / "run", Federation(federation.engine), progress=False)
+    assert len(resumed.rounds) == len(whole.rounds)
+    assert [one.rounds for one in resumed.finalists] == [one.rounds for one in whole.finalists]
+
+
+COLLAPSES = {
+    "learning_rate": (0.93, 0.97),
+    "max_iter": [60],
+    "min_samples_leaf": [3],
+    "max_leaf_nodes": [15],
+    "l2_regularization": [1e-6],
+}
+PAIR = {"learners": ["hgb", "logistic_regression"], "trials": 2, "folds": 2, "progress": False}
+
+
+def collapsing(**options) -> Outcome:
+    """A run whose boosted trees all collapse in the federated training."""
+    with federation_of(parts(unequal(), 5)) as federation:
+        return cotune.tune(federation, **PAIR, space={"hgb": COLLAPSES}, **options)
+
+
+@pytest.fixture(scope="module")
+def collapsed(tmp_path_factory) -> Outcome:
+    return collapsing(holdout=0.2, run=tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_a_training_that_collapses_is_given_up_and_another_configuration_takes_its_place(collapsed):
+    given_up = [one for one in collapsed.finalists if one.failed]
+    assert {one.learner for one in given_up} == {"hgb"}
+    assert all("its training diverged" in one.failed for one in given_up)
+    assert all(one.held_out is None and one.rounds > 0 for one in given_up)
+    assert collapsed.best_learner == collapsed.model.learner == "logistic_regression"
+    assert "no better" not in collapsed.headline.words
+
+
+def test_what_was_given_up_is_shown_with_its_reason(collapsed):
+    console = Console(width=500, file=io.StringIO())
+    show_outcome(collapsed, console)
+    shown = console.file.getvalue()
+    assert "in the search, given up, its training diverged: the loss over the parties'" in shown
+    assert "no model is better" not in shown
+
+
+def test_a_run_killed_after_a_training_was_given_up_resumes_to_the_same_answer(collapsed, tmp_path):
+    number = collapsed.searched + collapsed.finalists[0].rounds
+    for round_ in (number - 1, number + 2):
+        run = tmp_path / str(round_)
+        with federation_of(parts(unequal(), 5)) as federation:
+            dying = Federation(Faulty(federation.engine, dies_at=round_))
+            with pytest.raises(Killed):
+                cotune.tune(dying, **PAIR, space={"hgb": COLLAPSES}, holdout=0.2, run=run)
+            resumed = cotune.resume(run, Federation(federation.engine), progress=False)
+        assert resumed.finalists == collapsed.finalists
+        assert resumed.headline == collapsed.headline
+
+
+def test_without_rows_set_aside_the_next_learners_best_is_trained():
+    outcome = collapsing(fixed={"logistic_regression": {"C": 1e-4}})  # which predicts one class
+    first, second = outcome.finalists
+    assert "its training diverged" in first.failed
+    assert second.learner == outcome.best_learner == outcome.model.learner == "logistic_regression"
+    assert outcome.headline.of == "cross-validation"
+    console = Console(width=500, file=io.StringIO())
+    show_outcome(outcome, console)
+    assert "given up, its training diverged" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.2])
+def test_as_published_nothing_takes_the_place_of_the_searchs_answer(holdout):
+    fixed = {"logistic_regression": {"C": 1e-4}}
+    with pytest.raises(FederationError, match="could not be made: its training diverged"):
+        collapsing(fixed=fixed, finalists=0, holdout=holdout)
+
+
+def test_where_no_column_says_anything_the_best_model_is_kept_and_said_to_be_of_no_use():
+    frame = wine()
+    frame["target"] = np.random.default_rng(3).permutation(frame["target"])
+    with federation_of(parts(frame)) as federation:
+        outcome = cotune.tune(federation, **TWO, holdout=0.3, progress=False)
+    assert len(outcome.finalists) >= 3
+    assert all("no better than the class shares" in one.failed for one in outcome.finalists)
+    assert outcome.held_out.loss == min(one.held_out.loss for one in outcome.finalists)
+    assert outcome.headline.words.endswith("no better than the class shares: not a model to use")
+    assert outcome.model.predict(frame).shape == (len(frame),)
+    console = Console(width=500, file=io.StringIO())
+    show_outcome(outcome, console)
+    assert "- no model is better than the class shares" in console.file.getvalue()
+
+
+def test_there_are_at_most_twice_the_trainings_that_were_announced():
+    problem = problem_of(wine(), learners=("decision_tree", "logistic_regression"))
+    trials = [
+        *(trial("decision_tree", 0.1 * depth, max_depth=depth) for depth in range(1, 6)),
+        *(trial("logistic_regression", 0.2 + C, C=C) for C in (1.0, 2.0)),
+    ]
+    asked = []
+
+    def training(one, _):
+        asked.append((one.learner, *one.params.values()))
+        raise Diverged("it diverged")
+
+    with federation_of(parts(wine())) as federation, pytest.raises(Diverged):
+        finish(federation, problem, trials, trials[0], 3, training)
+    default = problem.default("decision_tree")
+    assert asked == [
+        ("decision_tree", 1),
+        ("decision_tree", 2),
+        ("logistic_regression", 1.0),
+        ("decision_tree", 3),
+        ("decision_tree", *default.values()),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -53,14 +53,14 @@ def test_the_leaderboard_has_the_best_first_and_the_cost_in_every_row(outcome):
     assert board.loc[0, "params"] == outcome.best_params
     assert board["fits"].sum() == outcome.ledger.fits == 2 * 3 * 2 * 3
     assert board["cpu_seconds"].sum() == pytest.approx(outcome.ledger.cpu_seconds, abs=1e-3)
-    assert (board["rounds"] == 5).all()
+    assert (board["rounds"] == 6).all()
     assert (board["bytes_up"] == outcome.ledger.bytes_up).all()
 
 
 def test_the_leaderboard_counts_the_rounds_of_the_search_alone(outcome):
-    trained = msgspec.structs.replace(outcome, rounds=outcome.rounds * 2, searched=5)
+    trained = msgspec.structs.replace(outcome, rounds=outcome.rounds * 2, searched=6)
     assert trained.leaderboard().equals(outcome.leaderboard())
-    assert trained.ledger.rounds == 10
+    assert trained.ledger.rounds == 12
 
 
 def test_trials_come_as_a_table_in_their_order(outcome):
@@ -95,6 +95,7 @@ def test_the_summary_has_the_figures_that_scripts_read(outcome):
     assert [sentence.partition(":")[0] for sentence in summary["disclosed"]] == [
         "inspect",
         "measure",
+        "differ",
         "evaluate",
     ]
     assert Inspect.discloses in summary["disclosed"][0]

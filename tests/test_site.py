@@ -6,12 +6,15 @@ import warnings
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from cotune.cli import cli
 from cotune.errors import DataWarning
 from cotune.federation.kits import create, open_kit
 from cotune.federation.signature import Signer
 from cotune.federation.wire import Refusal, Request, decode_reply, encode
 from cotune.party.audit import read
+from cotune.party.differ import Differ
 from cotune.party.door import DOOR, Ask, knock
 from cotune.party.keys import Keyed
 from cotune.party.policy import Policy
@@ -20,7 +23,7 @@ from cotune.party.tasks import Evaluate
 from cotune.privacy.protection import Protection
 from cotune.site import RECORD, Site, opened
 from tests.federation.real import unpack
-from tests.parts import iris
+from tests.parts import iris, problem_of
 
 
 @pytest.fixture
@@ -75,3 +78,24 @@ def test_the_operator_is_warned_of_doubtful_columns_before_anything_is_asked(kit
         warnings.simplefilter("error", DataWarning)
         with opened(kits / "north", rows, None, drop=("patient", "same")):
             pass
+
+
+def test_the_operator_sees_in_the_terminal_how_the_partys_own_rows_differ(kits, monkeypatch):
+    """What concerns nobody else is shown where the party was started, unless that is quiet."""
+    north = open_kit(kits / "north", "site")
+    frame = iris()
+    frame.query("target == 0").to_csv(kits / "rows.csv", index=False)
+    problem = problem_of(frame)
+    anna = Signer(kits / "anna", open_kit(kits / "anna", "lead"))
+
+    def asked(site: Site, _say: object) -> None:
+        monkeypatch.setenv(DOOR, site.door)
+        message = encode(Request("run", 3, "sum", Differ(), problem.digest, problem))
+        ask = Ask("call", north.name, anna.certificate, message, 20.0, anna.sign(message))
+        assert not isinstance(decode_reply(knock(ask).reply), Refusal)
+
+    monkeypatch.setattr(Site, "run", asked)
+    arguments = ["party", "start", str(kits / "north"), "--data", str(kits / "rows.csv")]
+    found = CliRunner().invoke(cli, [*arguments, "--target", "target"])
+    assert found.exit_code == 0, found.output
+    assert "cotune: north: your rows lack the classes '1', '2'; your class shares" in found.output

@@ -178,7 +178,7 @@ def test_a_fit_that_ends_its_process_is_a_failed_trial_not_a_crash(registry):
 
 def test_a_party_that_is_absent_for_a_while_is_missed_only_then():
     def change(call, name, reply):
-        late = name == "party-2" and call == 4
+        late = name == "party-2" and call == 5
         return Refusal("timeout", "no reply within 5 seconds") if late else reply
 
     with unreliable(TABLES, change) as federation:
@@ -326,7 +326,7 @@ def test_failed_fits_cost_the_same_in_a_resumed_run(tmp_path, registry):
     settings = {"learners": ["raising"], "folds": 4, "trials": 4, "fits": 40}
     with federation_of(TABLES) as federation:
         outcome = cotune.tune(federation, **settings, run=tmp_path / "run", train=False)
-    cut(tmp_path / "run", tmp_path / "cut", 4)
+    cut(tmp_path / "run", tmp_path / "cut", 5)
     with federation_of(TABLES) as federation:
         resumed = cotune.resume(tmp_path / "cut", federation)
     assert told(resumed) == told(outcome)

@@ -6,72 +6,29 @@ import logging
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
 
+from cotune.differences import may_be_shown
 from cotune.errors import FederationError, UsageError
 from cotune.federation.journal import Journal
 from cotune.folds import Scores, scores_of
+from cotune.joined import Assessment, Judged
 from cotune.methods.evaluate import added_up
 from cotune.model import Model
 from cotune.outcome import Outcome
 from cotune.party.train.assess import Assess, Assessed, Score
-from cotune.problem import Budget, Problem, metric
+from cotune.problem import Budget, Problem
 from cotune.run import read_record
 from cotune.tally import figures
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from cotune.federation.federation import Federation
 
 
 log = logging.getLogger(__name__)
-
-
-class Judged(msgspec.Struct, frozen=True):
-    """One party's held-out rows, or all of them: their number, and two models' figures there.
-
-    `joint` is the federation's model, `own` the same configuration fitted on the party's rows
-    alone; both in the metric's own direction, with their standard errors. Of all parties together
-    the figures are those over all rows, each predicted by its own party's model for `own`, but for
-    rows that were `left_out`: of classes of which their party has too few to say how they fared.
-    """
-
-    party: str
-    rows: int
-    joint: float
-    own: float
-    joint_error: float
-    own_error: float
-    left_out: int = 0
-
-
-class Assessment(msgspec.Struct, frozen=True):
-    """What `evaluate` returns: a judgement by party, and over all held-out rows."""
-
-    metric: str
-    parties: tuple[Judged, ...]
-    total: Judged
-
-    def gain(self, judged: Judged) -> float:
-        """By how much the joint model is better than the party's own; above 0 is better."""
-        higher = metric(self.metric).shown == "higher"
-        return judged.joint - judged.own if higher else judged.own - judged.joint
-
-    def dataframe(self) -> pd.DataFrame:
-        """One row per party, the total last."""
-        import pandas as pd
-
-        rows = [*self.parties, self.total]
-        return pd.DataFrame([msgspec.to_builtins(r) | {"gained": self.gain(r)} for r in rows])
-
-    def summary(self) -> dict[str, Any]:
-        """The figures of one JSON object, as `cotune evaluate --json` prints it."""
-        *parties, total = self.dataframe().to_dict("records")
-        return {"metric": self.metric, "parties": parties, "total": total}
 
 
 def evaluate(run: str | Path | Outcome, federation: Federation | None = None) -> Assessment:
@@ -134,19 +91,36 @@ def held_out(federation: Federation, problem: Problem, model: Model) -> Scores |
     return scores_of(problem, totals, sums.parties)
 
 
+def joining(federation: Federation, problem: Problem, model: Model) -> Assessment | None:
+    """What joining gained by this model: one round, and one fit at each party.
+
+    None if the parties could not say. A model that is trained is not lost for that.
+    """
+    try:
+        return _assessed(federation, problem, model)
+    except FederationError as error:
+        log.warning("what joining gained could not be found out: %s", error)
+        return None
+
+
 def _assess(outcome: Outcome, federation: Federation) -> Assessment:
-    problem = outcome.problem
     bound = federation.for_run(secrets.token_hex(8), Journal(), Budget(), outcome.privacy)
-    bound.problem = problem
-    model: Model = outcome.model
+    bound.problem = outcome.problem
+    return _assessed(bound, outcome.problem, outcome.model)
+
+
+def _assessed(federation: Federation, problem: Problem, model: Model) -> Assessment:
     task = Assess(model.learner, model.params, model.packed())
     terms = task.terms(problem)
-    if outcome.privacy != "plain":  # no party tells its own figures
-        sums = bound.sum(task)
+    if federation.privacy != "plain":  # no party discloses its own figures
+        sums = federation.sum(task)
         total = _judged("all", problem, {name: sums.sum(name) for name in terms})
-        return Assessment(problem.metric_name, (), total)
-    told = {party: cast(Assessed, reply) for party, reply in bound.gather(task).items()}
-    total = _judged("all", problem, added_up(terms, list(told.values()), [1.0] * len(told)))
+        gained: int | None = int(sums.sum("gained")[0])
+        if not may_be_shown(int(sums.sum("gained")[0]), sums.parties):
+            gained = None
+        return Assessment(problem.metric_name, (), total, gained, sums.parties)
+    replies = {party: cast(Assessed, reply) for party, reply in federation.gather(task).items()}
+    totals = added_up(terms, list(replies.values()), [1.0] * len(replies))
     value = problem.metric.value
     parties = tuple(
         msgspec.structs.replace(
@@ -155,9 +129,12 @@ def _assess(outcome: Outcome, federation: Federation) -> Assessment:
             joint=value(one.joint),  # the party's own words: exact, and of all of its rows
             own=value(one.own),
         )
-        for party, one in told.items()
+        for party, one in replies.items()
+        if one.rows
     )
-    return Assessment(problem.metric_name, parties, total)
+    total = _judged("all", problem, totals)
+    gained = int(totals["gained"][0])
+    return Assessment(problem.metric_name, parties, total, gained, len(parties))
 
 
 def _judged(party: str, problem: Problem, totals: Mapping[str, np.ndarray]) -> Judged:

@@ -24,6 +24,10 @@ class DataError(CotuneError):
     exit_code = 3
 
 
+class Diverged(DataError):
+    """A training went wrong: its loss over the parties rose without end, or was no number."""
+
+
 class DataWarning(UserWarning):
     """The rows can be used, but somebody should look at them first: a column may be an identifier.
 
@@ -35,6 +39,10 @@ class FederationError(CotuneError):
     """Too few parties answered, or the run's records cannot be read or written."""
 
     exit_code = 4
+
+
+class Unusable(FederationError):
+    """Too few parties answered, and all others because of what the task made of their rows."""
 
 
 class Malformed(CotuneError):

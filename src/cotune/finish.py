@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from cotune.assessment import held_out
-from cotune.errors import DataError, UsageError
+from cotune.blind import sees_nothing
+from cotune.errors import DataError, Diverged, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.ledger import Ledger
 from cotune.folds import Scores, cross_validated, crossed
@@ -26,16 +27,33 @@ def contenders(
     What suits models of single parties need not suit the one that the federation trains. One place
     of `count` is kept for default settings.
     """
+    found = _bests(answer, trials)[: max(1, count - 1)]
+    return [_finalist(problem, trial.learner, trial.params, trials) for trial in found]
+
+
+def _bests(answer: Trial, trials: Sequence[Trial]) -> list[Trial]:
+    """The answer, and the best of every other learner."""
     others = [
         best_of([trial for trial in trials if trial.learner == learner])
         for learner in dict.fromkeys(trial.learner for trial in trials)
         if learner != answer.learner
     ]
-    others.sort(key=lambda trial: trial.loss)
-    return [
-        _finalist(problem, trial.learner, trial.params, trials)
-        for trial in (answer, *others)[: max(1, count - 1)]
-    ]
+    return [answer, *sorted(others, key=lambda trial: trial.loss)]
+
+
+class _Entered(NamedTuple):
+    """A finalist after its training; a model that was trained on folds only is not there yet."""
+
+    finalist: Finalist
+    trained: bool
+    model: Model | None = None
+    scores: Scores | None = None
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """The lower the better; a model that was given up comes after all others."""
+        found = self.finalist.held_out
+        return bool(self.finalist.failed), float("inf") if found is None else found.loss
 
 
 def finish(
@@ -45,6 +63,8 @@ def finish(
     answer: Trial,
     count: int,
     training: Callable[[Finalist, Problem], Model],
+    given_up: Callable[[Finalist], None] = lambda _: None,
+    replaced: bool = True,
 ) -> tuple[Model, Finalist, tuple[Finalist, ...]]:
     """Train the contenders, then the default settings of the best one's learner; the best of all.
 
@@ -52,62 +72,84 @@ def finish(
     shipped as it was judged. Several configurations without such rows are judged by
     cross-validation of models that the federation trains, and the best is then trained on all rows.
     What the best one's figure is without the luck in having been chosen is said, too (`crossed`).
-    A training that fails leaves the others; if all do, the first one's error is raised. Where
-    nobody could judge, the first is the answer.
+
+    One whose training fails, or whose model is no better there than the class shares, is
+    `given_up`, and the best configuration of the search that is not trained yet takes its place,
+    once (unless none is to be `replaced`); without rows set aside the next learner's best, where
+    the training diverged. If no model is better than that, the best of them is returned all the
+    same; if there is none, the first error is raised. Where nobody could judge, the first is the
+    answer.
     """
-    judged: list[tuple[Finalist, Model | None]] = []
-    known: list[Scores] = []
+    entered: list[_Entered] = []
     errors: list[Exception] = []
     by_folds = count > 1 and not problem.holdout
 
-    def enter(one: Finalist) -> None:
-        begun, model = federation.ledger.rounds, None
-        scores: Scores | None = None
+    def enter(one: Finalist) -> bool:
+        """Whether it is trained, and its model good for something."""
+        begun = federation.ledger.rounds
+        model, scores, failed, trained = None, None, "", True
         try:
             if by_folds:
                 scores = cross_validated(federation, problem, partial(training, one))
             else:
                 model = training(one, problem)
-                scores = held_out(federation, problem, model) if count else None
         except (UsageError, DataError) as error:
             errors.append(error)
-            judged.append((msgspec.structs.replace(one, failed=str(error)), None))
-            return
+            failed, trained = str(error), False
+        if model is not None and count:
+            scores = held_out(federation, problem, model)
         if scores is not None:
-            known.append(scores)
+            failed = sees_nothing(problem, scores.held_out)
         cost = Ledger(list(federation.ledger)[begun:])
         done = msgspec.structs.replace(
             one,
             held_out=None if scores is None else scores.held_out,
+            failed=failed,
             rounds=cost.rounds,
             bytes_up=cost.bytes_up,
             bytes_down=cost.bytes_down,
         )
-        judged.append((done, model))
+        entered.append(_Entered(done, trained, model, scores))
+        if failed:
+            given_up(done)
+        return not failed
 
-    for one in contenders(problem, answer, trials, count):
-        enter(one)
+    certain = contenders(problem, answer, trials, count)
+    for one in certain:
+        if enter(one) or not replaced or not (count or isinstance(errors[0], Diverged)):
+            continue
+        left = trials if count else _bests(answer, trials)[1:]
+        known = [*certain, *(other.finalist for other in entered)]
+        left = [trial for trial in left if not any(_alike(trial, other) for other in known)]
+        if left:
+            best = best_of(left)
+            enter(_finalist(problem, best.learner, best.params, trials))
     if count > 1:
-        learner = _best(judged, errors)[0].learner
+        able = any(other.trained for other in entered)
+        learner = _best(entered, errors).finalist.learner if able else answer.learner
         default = _finalist(problem, learner, problem.default(learner), trials)
-        if not any(_alike(default, one) for one, _ in judged):
+        if not any(_alike(default, other.finalist) for other in entered):
             enter(default)
-    best, model = _best(judged, errors)
-    if best.held_out is not None and len(known) > 1:
-        fair = msgspec.structs.replace(
-            best.held_out, crossed=crossed(problem, [scores.halves for scores in known])
-        )
-        best = msgspec.structs.replace(best, held_out=fair)
-    return model or training(best, problem), best, tuple(one for one, _ in judged)
+    chosen = _best(entered, errors)
+    model = chosen.model or training(chosen.finalist, problem)
+    finalists = tuple(other.finalist for other in entered)
+    return model, _corrected(problem, chosen.finalist, entered), finalists
 
 
-def _best(
-    judged: Sequence[tuple[Finalist, Model | None]], errors: Sequence[Exception]
-) -> tuple[Finalist, Model | None]:
-    trained = [(one, model) for one, model in judged if not one.failed]
+def _best(entered: Sequence[_Entered], errors: Sequence[Exception]) -> _Entered:
+    trained = [one for one in entered if one.trained]
     if not trained:
         raise errors[0]
-    return min(trained, key=lambda pair: _loss(pair[0]))
+    return min(trained, key=lambda one: one.rank)
+
+
+def _corrected(problem: Problem, best: Finalist, entered: Sequence[_Entered]) -> Finalist:
+    """The best finalist with its figure as it is without the luck in having been chosen."""
+    halves = [one.scores.halves for one in entered if one.scores is not None]
+    if best.held_out is None or len(halves) < 2:
+        return best
+    found = msgspec.structs.replace(best.held_out, crossed=crossed(problem, halves))
+    return msgspec.structs.replace(best, held_out=found)
 
 
 def _finalist(
@@ -118,9 +160,5 @@ def _finalist(
     return Finalist(learner, params, searched, params == problem.default(learner))
 
 
-def _loss(finalist: Finalist) -> float:
-    return float("inf") if finalist.held_out is None else finalist.held_out.loss
-
-
-def _alike(one: Finalist, other: Finalist) -> bool:
+def _alike(one: Finalist | Trial, other: Finalist) -> bool:
     return (one.learner, one.params) == (other.learner, other.params)

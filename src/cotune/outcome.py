@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from cotune.blind import no_better_than, sees_nothing
+from cotune.differences import Differing
 from cotune.errors import Malformed, UsageError
 from cotune.federation.ledger import Ledger, Round
 from cotune.files import sealed, unsealed
+from cotune.joined import Assessment
 from cotune.privacy.sums import Privacy
 from cotune.problem import Problem
 from cotune.trial import Finalist, HeldOut, Trial, best_of
@@ -82,6 +85,10 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     held_out: HeldOut | None = None
     #: The configurations that were trained and compared, the search's answer first, if several.
     finalists: tuple[Finalist, ...] = ()
+    #: How far the parties' rows differ; None where they were not asked.
+    differing: Differing | None = None
+    #: What joining gained by the model, on rows set aside; None where the parties were not asked.
+    joined: Assessment | None = None
 
     @cached_property
     def model(self) -> Model:
@@ -156,6 +163,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         if found.crossed is not None:
             loss = found.crossed
             words += ", corrected for having been chosen"
+        if sees_nothing(self.problem, found):
+            words += f"; no better than {no_better_than(self.problem)}: not a model to use"
         return Headline(
             metric.value(loss),
             loss,
@@ -172,11 +181,13 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
 
         By Bonferroni's inequality no model of those that could be compared is worse than its own
         such bound in 95 % of all cases, so the one that was chosen is not. Each learner's best and
-        its default settings could be, whichever of the default settings were.
+        its default settings could be, whichever of the default settings were, and what took the
+        place of one that was given up.
         """
         if not found.error:
             return None
-        among = 2 * len({one.learner for one in self.finalists}) or 1
+        given_up = sum(bool(one.failed) for one in self.finalists)
+        among = 2 * len({one.learner for one in self.finalists}) + given_up or 1
         worse = NormalDist().inv_cdf(1.0 - 0.05 / among)
         metric = self.problem.metric
         worst = metric.worst(self.problem.schema)
@@ -300,6 +311,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             "error": self.best_error,
             "compare_by": self.problem.compare_by,
             "left_out": self.best.left_out,
+            "differing": msgspec.to_builtins(self.differing),
+            "joined": None if self.joined is None else self.joined.summary(),
             "parties": len(self.parties),
             "trials": len(self.trials),
             **self.ledger.summary(),

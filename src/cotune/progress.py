@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from cotune.differences import Differing
 from cotune.federation.federation import Federation
 from cotune.problem import Problem
 from cotune.settings import Settings
@@ -23,6 +24,9 @@ class Progress:
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         """A step of the method is done; `trials` are all so far."""
 
+    def differing(self, found: Differing, problem: Problem) -> None:
+        """So far do the parties differ."""
+
     def finalists(self, certain: Sequence[Finalist], count: int, folds: int) -> None:
         """These are trained and compared now, one after the other, and perhaps default settings.
 
@@ -34,6 +38,9 @@ class Progress:
 
     def stage(self, stage: Stage) -> None:
         """Its training is that far."""
+
+    def given_up(self, finalist: Finalist) -> None:
+        """Its training went wrong, or its model is good for nothing."""
 
 
 class _Bar(Progress):
@@ -52,17 +59,31 @@ class _Bar(Progress):
             value = problem.metric.value(best.loss)
             self._bar.update(self._task, best=f"best {value:.4f} {best.learner}")
 
+    def differing(self, found: Differing, problem: Problem) -> None:
+        for sentence in found.sentences(problem):
+            self._bar.console.print(sentence)
+
     def finalists(self, certain: Sequence[Finalist], count: int, folds: int) -> None:
-        if count > 1:
-            names = [*map(named, certain), "the default settings of the best of them"]
-            how = "trained one after the other and compared on the rows set aside"
-            if folds:
-                trainings = len(names) * folds + 1
-                how = f"compared by {folds}-fold cross-validation, in up to {trainings} trainings"
-            self._bar.console.print(f"finalists, {how}: " + ", ".join(names))
+        if count < 2:
+            return
+        names = [*map(named, certain), "the default settings of the best of them"]
+        how = "trained one after the other and compared on the rows set aside"
+        end = f"; at most {len(certain)} more in place of any whose training goes wrong"
+        if folds:
+            trainings = len(names) * folds + 1
+            how = f"compared by {folds}-fold cross-validation, in up to {trainings} trainings"
+        else:
+            end += (
+                ", and in the end a round and a fit at each party to compare the best with their "
+            )
+            end += "own"
+        self._bar.console.print(f"finalists, {how}: " + ", ".join(names) + end)
 
     def training(self, finalist: Finalist) -> None:
         self._bar.update(self._task, description="train", best=named(finalist))
+
+    def given_up(self, finalist: Finalist) -> None:
+        self._bar.console.print(f"given up: {named(finalist)}: {finalist.failed}")
 
     def stage(self, stage: Stage) -> None:
         self._bar.update(self._task, completed=stage.done, total=stage.of)

@@ -16,6 +16,7 @@ from cotune.errors import CotuneError, FederationError, Malformed, UsageError
 from cotune.federation.journal import Journal
 from cotune.files import make_folder, private, sealed, unsealed, write
 from cotune.party.closed_list import TASKS
+from cotune.party.differ import Differ
 from cotune.settings import Settings
 
 #: Where runs are kept when the user names no folder, under the working directory.
@@ -105,14 +106,14 @@ def read_record(folder: Path) -> Record:
 def has_begun(folder: Path) -> bool:
     """Whether a run in the folder or below has a finished round or an outcome, or is damaged.
 
-    Rounds by which parties agree on a schema do not count: after these, the data or the settings
-    are refused, and would be again.
+    Rounds by which parties agree on a schema, and say how far they differ, do not count: after
+    these, the data or the settings are refused, and would be again.
     """
-    of_the_schema = {task.__name__.lower() for task in TASKS if not task.needs_problem}
+    in_front = {t.__name__.lower() for t in TASKS if t is Differ or not t.needs_problem}
     for path in folder.glob("**/journal.sqlite"):
         try:
             with closing(Journal(path)) as journal:
-                if any(entry.task not in of_the_schema for entry in journal.rounds()):
+                if any(entry.task not in in_front for entry in journal.rounds()):
                     return True
         except FederationError:
             return True

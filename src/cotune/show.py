@@ -15,16 +15,19 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from cotune.blind import no_better_than
 from cotune.outcome import ONE_SIDED
 from cotune.progress import named
 
 if TYPE_CHECKING:
-    from cotune.assessment import Assessment
     from cotune.federation.ledger import Failure, Ledger
+    from cotune.joined import Assessment, Judged
     from cotune.outcome import Headline, Of, Outcome
 
 #: More failures than this are counted, not listed.
 MOST_FAILURES = 10
+#: More parties than this are counted, not listed.
+MOST_PARTIES = 10
 #: What a run's figure is made of (`Outcome.headline`), for a narrow column.
 SHORT: dict[Of, str] = {
     "rows set aside": "held out",
@@ -46,8 +49,12 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
         facts.add("search", _said(outcome.searched_for))
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("compared by", _compared_by(outcome))
+    if outcome.differing is not None:
+        facts.add("parties", _bullets(outcome.differing.sentences(outcome.problem)))
     if outcome.finalists:
         facts.add("finalists", _finalists(outcome))
+    if outcome.joined is not None:
+        facts.add("joining", _bullets(_joining(outcome.joined)))
     facts.add("cost", cost_line(outcome.ledger))
     if outcome.epsilon is not None:
         figures = f"{outcome.epsilon:.3g} at delta {outcome.delta:g}, for one party"
@@ -293,14 +300,38 @@ def _finalists(outcome: Outcome) -> RenderableType:
     for one in outcome.finalists:
         searched = "-" if one.searched is None else figure(value(one.searched))
         found = one.held_out
-        trained = one.failed or "no party could say"
+        trained = "no party could say" if outcome.problem.holdout else "not judged"
         if found is not None:
             trained = figure(value(found.loss)) + (
                 f" +- {figure(found.error)}" if found.error else ""
             )
-        lines.append(f"{named(one)}: {searched} in the search, {trained} as trained")
+        if one.failed:
+            trained = f"given up, {one.failed}"
+        else:
+            trained += " as trained"
+        lines.append(f"{named(one)}: {searched} in the search, {trained}")
+    if all(one.failed for one in outcome.finalists):
+        lines.append(f"no model is better than {no_better_than(outcome.problem)}")
     gained = gain_of_tuning(outcome)
     return _bullets([*lines, gained] if gained else lines)
+
+
+def _joining(found: Assessment) -> list[str]:
+    """Alone -> together: over all parties, and for each that sends its own figures."""
+
+    def line(name: str, one: Judged) -> str:
+        return f"{name}: {figure(one.own)} -> {figure(one.joint)}"
+
+    lines = [line("all rows set aside, alone -> together", found.total)]
+    if found.gained is not None:
+        lines[0] += f"; {found.gained} of {_counted(found.asked, 'party', 'parties')} gained"
+    alone = found.better_alone
+    lines += [f"{line(one.party, one)}: better alone" for one in alone[:MOST_PARTIES]]
+    others = [one for one in found.parties if one not in alone]
+    room = MOST_PARTIES - len(alone)
+    lines += [line(one.party, one) for one in others[: max(0, room)]]
+    left = len(found.parties) - MOST_PARTIES
+    return [*lines, f"and {_counted(left, 'party', 'parties')} more: --json"] if left > 0 else lines
 
 
 def gain_of_tuning(outcome: Outcome) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -227,6 +228,7 @@ def start(
       cotune party start north --data scans.npz --learner cnn --refuse marginals
     """
     from cotune.party.policy import Policy
+    from cotune.party.task import OPERATOR
     from cotune.site import opened
 
     known = {""}
@@ -237,6 +239,8 @@ def start(
             click.echo(entry.line + ("" if entry.discloses in known else f": {entry.discloses}"))
             known.add(entry.discloses)
 
+    if not quiet:
+        logging.getLogger(OPERATOR).setLevel(logging.INFO)
     os.umask(0o077)  # what the party remembers is for its owner alone
     rules = Policy(**policy)
     with (

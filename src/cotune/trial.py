@@ -66,7 +66,8 @@ class Finalist(msgspec.Struct, frozen=True):
 
     `searched` is its loss in the search, None where that did not evaluate it; `default` says that
     it is its learner's default settings. `held_out` is the model's loss on the rows set aside, None
-    if the training failed (`failed` says why) or nobody could say. The rest is what training took.
+    if the training failed or nobody could say. `failed` says why it was given up: its training went
+    wrong, or its model is no better there than the class shares. The rest is what training took.
     """
 
     learner: str

@@ -10,11 +10,13 @@ from typing import Any, Literal
 import msgspec
 
 from cotune.agree import agreed
-from cotune.assessment import held_out
+from cotune.assessment import held_out, joining
 from cotune.data.schema import TaskKind
+from cotune.differences import Differing, differ
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
 from cotune.finish import contenders, finish
+from cotune.joined import Assessment
 from cotune.methods import method as find_method
 from cotune.methods import takes
 from cotune.model import Model
@@ -25,7 +27,7 @@ from cotune.privacy.sums import Privacy
 from cotune.problem import Budget, CompareBy, JudgedBy, Problem, Scaling, Weights
 from cotune.progress import Progress, display
 from cotune.run import Record, Run
-from cotune.settings import Settings, spaces_as_json
+from cotune.settings import REFERENCES, Settings, spaces_as_json
 from cotune.space import Space
 from cotune.trial import Finalist, Step, Trial, best_of
 
@@ -249,8 +251,8 @@ def _conduct(
     steps: list[Step] = []
     try:
         with display(progress, settings, bound) as shown:
-            ended = _run_method(bound, settings, steps, shown)
-            outcome = _outcome(bound, settings, steps, ended, run)
+            ended, differing = _run_method(bound, settings, steps, shown)
+            outcome = _outcome(bound, settings, steps, ended, run, differing)
             if settings.train and may_train:
                 outcome = _trained(bound, settings, outcome, shown, steps[-1].model)
         run.finish(outcome.encoded())
@@ -262,8 +264,8 @@ def _conduct(
 
 def _run_method(
     federation: Federation, settings: Settings, steps: list[Step], shown: Progress
-) -> str:
-    """Fill `steps`; the return value says why the run ended."""
+) -> tuple[str, Differing | None]:
+    """Fill `steps`; what is returned says why the run ended, and how far the parties differ."""
     options = dict(settings.options)
     for name in ("trials", "rounds"):
         if getattr(settings.budget, name) is not None and takes(settings.method, name):
@@ -271,6 +273,7 @@ def _run_method(
     if "rounds" in options:  # of training; what else is asked comes on top
         federation.budget = msgspec.structs.replace(federation.budget, rounds=None)
     resumed = len(federation.journal) > 0
+    differing: Differing | None = None
     try:
         found = agreed(
             federation,
@@ -284,12 +287,22 @@ def _run_method(
             announce(federation.engine.doubts(settings.drop, folds))
         problem = federation.problem = settings.problem(found.schema, found.keys, not found.few)
         shown.says(settings.why_held(found.few, len(federation.parties)))
+        if _asks_how_parties_differ(settings):
+            differing = differ(federation, problem)
+            shown.differing(differing, problem)
         for step in find_method(settings.method)(federation, problem, **options):
             steps.append(step)
             shown.step(step, _trials(steps), problem)
     except BudgetSpent as spent:
-        return str(spent)
-    return "finished"
+        return str(spent), differing
+    return "finished", differing
+
+
+def _asks_how_parties_differ(settings: Settings) -> bool:
+    """Not where published objectives are compared, nor where each round has its price."""
+    budget = settings.budget
+    limited = any(limit is not None for limit in (budget.rounds, budget.seconds, budget.bytes))
+    return settings.compares_by == "federation" and not limited
 
 
 def _trained(
@@ -305,6 +318,7 @@ def _trained(
     federation.budget = Budget()
     problem, best = outcome.problem, outcome.best
     finalists: tuple[Finalist, ...] = ()
+    joined: Assessment | None = None
     judged = bool(problem.holdout) and settings.protection is None
     try:
         if ready is not None:
@@ -326,10 +340,19 @@ def _trained(
             folds = problem.folds if by_folds else 0
             shown.finalists(contenders(problem, best, outcome.trials, count), count, folds)
             model, finalist, finalists = finish(
-                federation, problem, outcome.trials, best, count, training
+                federation,
+                problem,
+                outcome.trials,
+                best,
+                count,
+                training,
+                shown.given_up,
+                replaced=settings.finalists != 0 and settings.method not in REFERENCES,
             )
             found = finalist.held_out
             best = _trial_of(finalist, outcome)
+            if judged and settings.method not in REFERENCES:
+                joined = joining(federation, problem, model)
         if outcome.run is not None:
             model.save(Path(outcome.run) / MODEL)
     except (UsageError, DataError) as error:  # not of the kind after which a run is discarded
@@ -344,6 +367,7 @@ def _trained(
         finalists=finalists if len(finalists) > 1 else (),
         rounds=tuple(federation.ledger),
         searched=searched,
+        joined=joined,
         noises=federation.journal.noises(),
     )
     vars(outcome)["model"] = model
@@ -379,7 +403,12 @@ def _trials(steps: list[Step]) -> list[Trial]:
 
 
 def _outcome(
-    federation: Federation, settings: Settings, steps: list[Step], ended: str, run: Run
+    federation: Federation,
+    settings: Settings,
+    steps: list[Step],
+    ended: str,
+    run: Run,
+    differing: Differing | None,
 ) -> Outcome:
     trials = _trials(steps)
     if not trials or federation.problem is None:
@@ -398,4 +427,5 @@ def _outcome(
         privacy=settings.privacy,
         delta=settings.delta,
         noises=federation.journal.noises(),
+        differing=differing,
     )

@@ -25,7 +25,7 @@ def outcome():
 
 
 def test_the_learners_of_one_iteration_travel_in_one_round(outcome):
-    assert outcome.ledger.rounds == 2 + 4
+    assert outcome.ledger.rounds == 3 + 4
     assert [trial.learner for trial in outcome.trials] == LEARNERS * 4
 
 

@@ -21,6 +21,7 @@ from cotune.federation.wire import Refusal, Request, decode_body, decode_reply, 
 from cotune.learners import learner
 from cotune.model import Model
 from cotune.party.closed_list import TASKS
+from cotune.party.differ import Differ
 from cotune.party.keys import (
     Acquaint,
     Adopt,
@@ -137,6 +138,7 @@ def tasks_of(problem):
     )
     asked: list = [
         Inspect(2, drop=("rare",)),
+        Differ(),
         Measure(schema, tuple(Place(0.0, 7) for _ in schema.columns), Place(0.0, 7)),
         Evaluate((TREE,)),
         SEARCH,

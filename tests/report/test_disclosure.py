@@ -27,9 +27,9 @@ def outcomes():
 
 def test_every_kind_of_message_is_listed_once(outcomes):
     told = [one.message for one in outcomes["masked"].disclosures]
-    assert told == ["inspect", "introduce", "acquaint", "measure", "evaluate", "slope"]
+    assert told == ["inspect", "introduce", "acquaint", "measure", "differ", "evaluate", "slope"]
     assert [one.message for one in outcomes["plain"].disclosures] == [
-        "inspect", "measure", "evaluate", "slope",
+        "inspect", "measure", "differ", "evaluate", "slope",
     ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_it_is_in_the_outcome_and_survives_saving(tmp_path, outcomes):
     outcome.save(tmp_path / "outcome.json")
     again = cotune.Outcome.load(tmp_path / "outcome.json")
     assert again.disclosures == outcome.disclosures
-    assert len(outcome.summary()["disclosures"]) == 6
+    assert len(outcome.summary()["disclosures"]) == 7
 
 
 def test_the_text_fits_a_terminal_and_names_every_message(outcomes):

@@ -103,6 +103,10 @@ class Common(msgspec.Struct):
     second: np.ndarray | None = None
     #: SCAFFOLD's c: the mean of the clients' control variates.
     control: np.ndarray | None = None
+    #: The loss before each round, as far as it is watched, and how many rounds in a row every
+    #: party's training went out of bounds.
+    losses: list[float] = []
+    failed: int = 0
 
     def take(self, update: np.ndarray, how: Server) -> None:
         """Move by the clients' mean update, weighted by their training rows: w_i - w."""

@@ -6,11 +6,12 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from cotune.party import keys, moments, propose, tasks, train
+from cotune.party import differ, keys, moments, propose, tasks, train
 from cotune.party.task import Task
 
 TASKS: tuple[type[Task], ...] = (
     *tasks.TASKS,
+    *differ.TASKS,
     *propose.TASKS,
     *moments.TASKS,
     *train.TASKS,

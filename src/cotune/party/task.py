@@ -22,6 +22,8 @@ Label = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 #: totals then do not depend on the order of the parties, nor on how they were added up.
 RESOLUTION = 2.0**-30
 
+#: Where what concerns a party's own operator alone is logged: `cotune party start` shows it.
+OPERATOR = "cotune.party.operator"
 #: Bytes of a reply of which nothing better is known, at most.
 MOST_UNKNOWN = 64 * 2**20
 #: Bytes that a reply may have beside what its task asked for: names of fields, or a refusal.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import msgspec
 import numpy as np
 
-from cotune.errors import CotuneError, FederationError, Malformed, UsageError
+from cotune.errors import CotuneError, FederationError, Malformed, Unusable, UsageError
 from cotune.federation.exchange import Exchange
 from cotune.federation.wire import Refusal
 from cotune.party.keys import (
@@ -381,6 +381,12 @@ def check_parties(mode: Privacy, parties: int) -> None:
         )
 
 
+def kind_of(failures: Mapping[str, Refusal]) -> type[FederationError]:
+    """The error that says why parties are missing."""
+    of_data = bool(failures) and all(no.code == "data" for no in failures.values())
+    return Unusable if of_data else FederationError
+
+
 def check_enough(
     parties: Collection[str], fewest: int, failures: Mapping[str, Refusal] = {}
 ) -> None:
@@ -389,7 +395,7 @@ def check_enough(
         first = [*failures.items()][:1]
         why = "".join(f"; {party}: {no.sentence}" for party, no in first)
         refused = any(no.code == "refused" for _, no in first)  # which says what to ask for instead
-        raise FederationError(
+        raise kind_of(failures)(
             f"{len(parties)} of the parties can be added up, {fewest} are needed for a private "
             f"total{why}{'' if refused else '. Mend it and resume'}"
         )

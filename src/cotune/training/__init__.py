@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cotune import learners
-from cotune.errors import DataError, UsageError, choices
+from cotune.errors import DataError, Diverged, Unusable, UsageError, choices
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
@@ -129,6 +129,10 @@ def train(
 ) -> Model:
     """Train a configuration over the federation; `watch` is told how far it is.
 
+    `Diverged` is raised if the training's loss over the parties rises without end, or its sums go
+    out of bounds. That is watched where a loss or a bound is part of what is summed at every stage:
+    in all ways of training but single trees, forests, ensembles and merged trees.
+
     With `merge_every`, boosted trees are trained in few messages: see
     `cotune.training.merging`. Other learners are trained as ever.
     """
@@ -166,6 +170,8 @@ def _trained(
             watch(next(steps))
         except StopIteration as end:
             return end.value
+        except Unusable as error:
+            raise Diverged(str(error)) from error
 
 
 def about(federation: Federation, rounds: Sequence[Round]) -> dict[str, Any]:

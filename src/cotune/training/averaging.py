@@ -13,6 +13,7 @@ from cotune.data.encode import dense_width
 from cotune.party.train.averaging import Epochs, flat, install, untrained
 from cotune.training import Stage
 from cotune.training.checkpoint import read, write
+from cotune.training.watch import check_loss
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
@@ -92,6 +93,8 @@ def averaging(
         sums = federation.sum(Epochs(configuration, weights.tobytes(), done, epochs))
         loss = float(sums.sum("loss")[0] / sums.sum("rows")[0])
         state.losses.append(loss)
+        if federation.protection is None and min(state.losses) == state.losses[0]:
+            check_loss(state.losses)  # else there are better weights to return
         seen = state.by(federation.ledger.last.heard)
         seen.rounds += 1
         if loss < seen.least:

@@ -13,6 +13,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from cotune.party.train.linear import Curvature, Slope
 from cotune.training import Stage
 from cotune.training.checkpoint import read, write
+from cotune.training.watch import check_loss
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
@@ -110,6 +111,7 @@ def descend(federation: Federation, aim: Aim) -> Generator[Stage, None, tuple[np
     while True:
         wanted = aim.curvature if aim.curvature == "whole" or not state.rounds else "none"
         seen, square = _ask(federation, aim, state.trial, wanted)
+        check_loss([seen.loss])  # it cannot rise for long: steps are shortened until it falls
         if square is not None:
             solve = _solver(square)
         state = _advanced(aim, state, seen, solve)

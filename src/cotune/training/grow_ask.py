@@ -37,7 +37,8 @@ class Asker:
 
     `pairs` is how many pairs of gradients and curvatures are kept of each node; `names` are the
     sums to ask for (gradients, hessians, counts); `squares` has all sums of squares that were
-    asked for, by node.
+    asked for, by node. `losses` are of boosted trees, not under noise: the mean loss before each
+    round of these parties, `judges`; with others it begins again.
     """
 
     federation: Federation
@@ -45,6 +46,8 @@ class Asker:
     pairs: int
     names: Sequence[str]
     squares: dict[int, float] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    judges: Answered = ()
 
     def ask(
         self,
@@ -65,11 +68,12 @@ class Asker:
         channels = sum(self._kept(name) for name in self.names)
         most = max(1, MOST_NUMBERS // (layout.slots * channels))
         parts = [np.zeros((0, channels, layout.slots))]
+        loss = self._has_loss and (finished is not None or not self.told.after)
         answered: list[Answered] = []
         for begin in range(0, max(1, len(wanted)), most):
             nodes = tuple(wanted[begin : begin + most])
             if begin > 0:
-                splits, finished, squares = (), None, ()
+                splits, finished, squares, loss = (), None, (), False
             mask = _mask(within[begin : begin + most])
             cells = len(nodes) * layout.slots if mask is None else int(mask.sum())
             everything = len(layout.columns) == len(layout.bins.sizes)
@@ -83,14 +87,27 @@ class Asker:
                 columns=() if everything else layout.columns,
                 mask=b"" if mask is None else np.packbits(mask).tobytes(),
                 squares=tuple(squares),
+                loss=loss,
             )
             sums = self._sum(task, finished)
+            if loss:
+                self._note_loss(*sums.sum("loss"))
             self.squares |= dict(zip(squares, sums.sum("squares") if squares else (), strict=True))
             if nodes:
                 told = [sums.sum(name) for name in self.names]
                 parts.append(layout.unmasked(told, len(nodes), mask))
             answered += [self.federation.ledger.last.heard] * len(nodes)
         return parts[1] if len(parts) == 2 else np.concatenate(parts), answered
+
+    @property
+    def _has_loss(self) -> bool:
+        return self.told.start.target == "boost" and self.federation.protection is None
+
+    def _note_loss(self, total: float, rows: float) -> None:
+        heard = self.federation.ledger.last.heard
+        if heard != self.judges:
+            self.judges, self.losses = heard, []
+        self.losses.append(float(total / rows))
 
     def _kept(self, name: str) -> int:
         """How many sums of that name are kept of a bin; rows are counted once."""

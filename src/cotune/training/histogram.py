@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from cotune.blind import entropy
 from cotune.data.schema import Schema
 from cotune.federation.federation import Federation
-from cotune.growth.grow import Finished, grow_rounds
+from cotune.growth.grow import Answered, Finished, grow_rounds
 from cotune.growth.rules import Rules, rules_of
 from cotune.growth.warm_up import warm_up
 from cotune.party.task import Configuration
@@ -25,6 +26,7 @@ from cotune.training.bins import shared_bins
 from cotune.training.booster import booster
 from cotune.training.checkpoint import read
 from cotune.training.grow_ask import Asker, Told
+from cotune.training.watch import check_loss
 
 #: Rounds of boosting between two checkpoints.
 EVERY = 10
@@ -35,6 +37,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     told: Told
     last: Finished | None = None
+    losses: tuple[float, ...] = ()
+    judges: Answered = ()
 
     @property
     def trees(self) -> tuple[tuple[Tree, ...], ...]:
@@ -51,12 +55,22 @@ def histogram(
     seed = seed_of(problem.seed, "histogram", name)
     warm_up()
     progress = _restored(federation.restored()) or _begun(federation, problem, rules)
-    asker = Asker(federation, progress.told, 1, channels(schema, rules.counted))
+    asker = Asker(
+        federation,
+        progress.told,
+        1,
+        channels(schema, rules.counted),
+        losses=list(progress.losses),
+        judges=progress.judges,
+    )
     start = progress.told.start
+    usual = 1.0 if schema.task == "regression" else entropy(schema)
     numbers = range(len(progress.trees), rules.rounds)
     rounds = grow_rounds(asker, rules, start.bins, len(start.base), seed, numbers, progress.last)
     for done, last in zip(range(numbers.start + 1, numbers.stop + 1), rounds, strict=True):
-        progress = Progress(asker.told, last)
+        progress = Progress(asker.told, last, tuple(asker.losses), asker.judges)
+        if asker.losses:
+            check_loss(asker.losses, usual, ended=done == rules.rounds)
         if done % EVERY == 0 or done == rules.rounds:
             federation.checkpoint(msgspec.msgpack.encode(progress))
         yield Stage(done, rules.rounds)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cotune import learners
-from cotune.errors import UsageError
+from cotune.errors import Diverged, UsageError
 from cotune.party.task import Configuration
 from cotune.party.train.network import Arms, Improve
 from cotune.training import Stage
 from cotune.training.checkpoint import read, write
+from cotune.training.watch import PATIENCE, check_loss
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation, Sums
@@ -46,13 +47,36 @@ def rounds(
     arms = Arms((dict(params),), ((1.0,),))
     while common.round < params["rounds"]:
         since = max(0, common.round - EVERY)
-        task = Improve(configuration.learner, params, arms, "train", common.round, since=since)
-        advance(federation, task, common)
+        task = Improve(
+            configuration.learner, params, arms, "train", common.round, since=since,
+            objective="global",
+        )  # fmt: skip
+        sums = advance(federation, task, common)
+        if federation.protection is None:
+            _check(common, sums)
         yield Stage(common.round, params["rounds"])
         if common.round % EVERY == 0:
             federation.checkpoint(write(common))
     network.load(common.weights.astype(np.float32))
     return network
+
+
+def _check(common: Common, sums: Sums) -> None:
+    """Stop a training that goes wrong.
+
+    The loss is the metric's, of the common weights on rows held back: of one with an upper bound
+    (accuracy) only a training that moves nothing any more is noticed.
+    """
+    loss, weight = sums.sum("before")
+    if weight > 0:
+        common.losses.append(float(loss / weight))
+        check_loss(common.losses)
+    common.failed = common.failed + 1 if sums.sum("failed")[0] == sums.parties else 0
+    if common.failed == PATIENCE:
+        raise Diverged(
+            f"its training diverged: in {PATIENCE} rounds the weights went out of bounds at every "
+            "party; a lower learning rate may help"
+        )
 
 
 def fresh(problem: Problem, learner: str, params: dict[str, Any], seed: int) -> Network:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cotune import tally
-from cotune.errors import DataError, Malformed
+from cotune.errors import Malformed
 from cotune.party.rows import second_half
-from cotune.party.task import Configuration, Reply, Task, Term, most_summed_bytes
+from cotune.party.task import OPERATOR, Configuration, Reply, Task, Term, most_summed_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from cotune.party.fit import Job
     from cotune.party.party import Party
     from cotune.problem import Problem
+
+operator = logging.getLogger(OPERATOR)
 
 #: What a model predicts; None if that is not finite.
 Predicted = np.ndarray | None
@@ -38,16 +42,20 @@ class Assessed(Reply, frozen=True):
     counts: tuple[int, ...]
     wholes: tuple[float, ...] = ()
     rests: tuple[float, ...] = ()
+    gained: tuple[int, ...] = (0,)
 
 
 class Assess(Task, frozen=True):
-    """Judge a model, and the same configuration fitted on the party's own rows alone."""
+    """Judge a model, and the same configuration fitted on the party's own rows alone.
+
+    `gained` is 1 if the model is better. How both did here is logged for the party's own operator.
+    """
 
     discloses = (
         "how many rows it set aside, and how the federation's model and one that it fitted on its "
-        "own rows alone predict these: two losses and, as the metric needs it, how many rows of "
-        "each class are predicted right or as which other class, histograms of scores, or sums of "
-        "errors and of their powers"
+        "own rows alone predict these: two losses, which of them is smaller and, as the metric "
+        "needs it, how many rows of each class are predicted right or as which other class, "
+        "histograms of scores, or sums of errors and of their powers"
     )
     reply = Assessed
     instead = "only the figures over all parties can be told"
@@ -61,18 +69,21 @@ class Assess(Task, frozen=True):
         from cotune.party.fit import Job
 
         if party.held_out.empty:
-            raise DataError("no row is set aside: the holdout is too small for this party")
+            nothing = tally.Tally({}, (0.0,) * tally.statistic(party.problem).amounts)
+            found = tally.vectors(party.problem, [nothing, nothing])
+            return Assessed(0, math.nan, math.nan, **found)
         X, y, folder = _rows(party, self.learner, self.model)
         configuration = Configuration(self.learner, self.params)
         job = Job(folder, learner(self.learner), configuration, ())
         joint, seconds = party.compute(joint_predictions, folder, self.model, X)
         own, fitting = party.compute(own_predictions, job, X)
         party.bill(1, seconds + fitting)
+        operator.info("%s: %s", party.name, compared(party.problem, y, joint, own))
         return assessed(party.problem, y, joint, own, party.smallest_cell)
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None
-        return tally.terms(problem, 2)
+        return tally.terms(problem, 2) | {"gained": Term(1, 0.0, 1.0, 1.0, exact=True)}
 
     def rows(self, problem: Problem | None, vectors: Mapping[str, np.ndarray]) -> float:
         assert problem is not None
@@ -90,7 +101,7 @@ class Assess(Task, frozen=True):
         for loss in (reply.joint, reply.own):
             if not (np.isnan(loss) or 0.0 <= loss <= worst):
                 raise Malformed("the reply has a loss that is not within its bounds")
-        if not 0 < reply.rows < 2**31:
+        if not 0 <= reply.rows < 2**31:
             raise Malformed("the reply's number of rows is not within its bounds")
         nothing = dict.fromkeys(("wholes", "rests"), Term(0, 0.0, 0.0, 1.0))
         for name, term in (nothing | self.terms(problem)).items():
@@ -175,7 +186,30 @@ def assessed(
     joint_loss, own_loss = (worst if p is None else loss(problem, y, p) for p in (joint, own))
     every = np.ones(len(y), dtype=bool)
     tallies = _tallies(problem, y, [(joint, every), (own, every)], smallest)
-    return Assessed(len(y), joint_loss, own_loss, **tallies)
+    gained = (int(joint_loss < own_loss),)
+    return Assessed(len(y), joint_loss, own_loss, **tallies, gained=gained)
+
+
+def compared(problem: Problem, y: np.ndarray, joint: Predicted, own: Predicted) -> str:
+    """For the party's own operator, in plain words: whether it does better alone."""
+    summed = tally.statistic(problem)
+    tallies = [
+        summed.worst(y) if predicted is None else summed.tally(y, predicted)
+        for predicted in (joint, own)
+    ]
+    totals = {name: np.array(values) for name, values in tally.vectors(problem, tallies).items()}
+    joined, alone = tally.figures(problem, totals)
+    value, gain = problem.metric.value, alone.loss - joined.loss
+    clearly = abs(gain) > math.hypot(joined.error, alone.error)
+    verdict = "here joining makes no difference"
+    if gain:
+        verdict = "here joining gains" if gain > 0 else "here you do better alone"
+        verdict += ", clearly" if clearly else ", within the noise"
+    return (
+        f"{problem.metric_name.replace('_', ' ')} on the {len(y)} rows set aside: a model of your "
+        f"own rows alone has {value(alone.loss):.4g}, the federation's {value(joined.loss):.4g}: "
+        f"{verdict}"
+    )
 
 
 def _tallies(

@@ -31,6 +31,8 @@ MOST_NODES = 2**31
 LARGEST = 2.0**60
 #: The step of the squares of a regression's target.
 SQUARES_STEP = 2.0**-20
+#: The step of a row's loss, and the most that it may be: beyond, all are as bad.
+LOSS_STEP, LARGEST_LOSS = 2.0**-16, 64.0
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

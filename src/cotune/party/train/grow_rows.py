@@ -13,6 +13,8 @@ from cotune.compiled import compiled
 from cotune.errors import Malformed
 from cotune.party.party import Refuse
 from cotune.party.train.grow import (
+    LARGEST_LOSS,
+    LOSS_STEP,
     SQUARES_STEP,
     STEPS,
     Split,
@@ -168,6 +170,24 @@ class Growing:
         values = np.rint(np.clip(self._y, -most, most) / step) * step
         squares = np.rint(np.square(values) / SQUARES_STEP) * SQUARES_STEP
         return [float(squares[self._nodes.rows(node)].sum()) for node in nodes]
+
+    def loss(self) -> list[float]:
+        """The loss of the finished rounds over all rows, and their number.
+
+        Log loss, or for numbers squared errors in squared deviations of the target.
+        """
+        if self._start.target != "boost":
+            raise Malformed("a loss is asked for, but the trees are not boosted")
+        raw, own = self._raw, self._y.astype(int)
+        if self._schema.task == "regression":
+            losses = (raw[0] - self._y) ** 2
+        elif len(raw) == 1:
+            losses = np.logaddexp(0.0, np.where(own == 1, -raw[0], raw[0]))
+        else:
+            shifted = raw - raw.max(axis=0)
+            losses = np.log(np.exp(shifted).sum(axis=0)) - shifted[own, self._everyone]
+        losses = np.rint(np.clip(losses, 0.0, LARGEST_LOSS) / LOSS_STEP) * LOSS_STEP
+        return [float(losses.sum()), float(len(losses))]
 
     def _rooted(self, rows: np.ndarray, roots: int) -> Nodes:
         return Nodes(self._codes, self._start.bins, rows, roots)

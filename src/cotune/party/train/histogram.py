@@ -11,7 +11,16 @@ import numpy as np
 from cotune.errors import Malformed
 from cotune.party.task import Reply, Task, Term, most_summed_bytes
 from cotune.party.train.bins import counts_between, single
-from cotune.party.train.grow import MOST_ROWS, SQUARES_STEP, STEPS, Split, Start, digest_of
+from cotune.party.train.grow import (
+    LARGEST_LOSS,
+    LOSS_STEP,
+    MOST_ROWS,
+    SQUARES_STEP,
+    STEPS,
+    Split,
+    Start,
+    digest_of,
+)
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
@@ -77,6 +86,7 @@ class Histograms(Reply, frozen=True):
     hessians: Any = ()
     counts: Any = ()
     squares: Any = ()
+    loss: Any = ()
 
 
 class Grow(Task, frozen=True, omit_defaults=True):
@@ -100,6 +110,8 @@ class Grow(Task, frozen=True, omit_defaults=True):
         Packed bits: the bins to tell, of all nodes wanted; none is all. The others are empty.
     squares
         The nodes of which to tell the sum of the target's squares.
+    loss
+        Whether to add up the loss of the finished rounds over all rows, and their number.
     start
         Given at the beginning, and to a party that was not there: what to start from.
     """
@@ -107,7 +119,8 @@ class Grow(Task, frozen=True, omit_defaults=True):
     discloses = (
         "for groups of rows that fall into the same bins of a few columns (the nodes of a tree), "
         "how many rows of each bin of each column it has there, and the sum of what the model "
-        "still gets wrong on them and of its curvature; where a group has one row, of this party "
+        "still gets wrong on them and of its curvature; the model's loss summed over all of its "
+        "rows, and how many these are; where a group has one row, of this party "
         "or of all whose counts are added up, that gives the row's bin in every column (its very "
         "value where a column has few) and its target"
     )
@@ -124,6 +137,7 @@ class Grow(Task, frozen=True, omit_defaults=True):
     columns: tuple[int, ...] = ()
     mask: bytes = b""
     squares: tuple[int, ...] = ()
+    loss: bool = False
     start: Start | None = None
 
     @property
@@ -138,6 +152,7 @@ class Grow(Task, frozen=True, omit_defaults=True):
             "hessians": Term(self.hessians, 0.0, MOST_ROWS, step, exact=True),
             "counts": Term(self.counts, 0.0, MOST_ROWS, 1.0, exact=True),
             "squares": Term(len(self.squares), 0.0, MOST_ROWS, SQUARES_STEP, exact=True),
+            "loss": Term(2 * self.loss, 0.0, MOST_ROWS * LARGEST_LOSS, LOSS_STEP, exact=True),
         }
         return {name: term for name, term in terms.items() if term.length}
 
@@ -163,7 +178,8 @@ class Grow(Task, frozen=True, omit_defaults=True):
             told = dict(zip(names, found, strict=True))
             if [len(values) for values in found] != [sizes[name] for name in names]:
                 raise Malformed("the nodes and columns wanted have another number of sums")
-        return Histograms(**told, squares=growing.squares(self.squares))
+        loss = growing.loss() if self.loss else ()
+        return Histograms(**told, squares=growing.squares(self.squares), loss=loss)
 
 
 TASKS: tuple[type[Task], ...] = (Crowd, Grow)

@@ -1,0 +1,63 @@
+"""The figures of predictions that use no column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from cotune.blind import blind_loss, sees_nothing
+from cotune.trial import HeldOut
+from tests.parts import diabetes, problem_of
+from tests.training.test_watch import unequal
+
+
+def constant(name: str, y: np.ndarray) -> float:
+    """scikit-learn's figure of the class shares, or of the mean."""
+    if name in ("rmse", "mae", "r2"):
+        mean = np.full(len(y), y.mean())
+        function = {
+            "rmse": metrics.root_mean_squared_error,
+            "mae": metrics.mean_absolute_error,
+            "r2": metrics.r2_score,
+        }[name]
+        return float(function(y, mean))
+    names, rows = np.unique(y, return_counts=True)
+    shares = np.tile(rows / len(y), (len(y), 1))
+    if name == "log_loss":
+        return float(metrics.log_loss(y, shares))
+    if name == "roc_auc":
+        return float(metrics.roc_auc_score(y, shares, multi_class="ovr"))
+    largest = np.full(len(y), names[rows.argmax()])
+    function = {
+        "balanced_accuracy": metrics.balanced_accuracy_score,
+        "accuracy": metrics.accuracy_score,
+        "f1": lambda y, predicted: metrics.f1_score(y, predicted, average="macro"),
+    }[name]
+    return float(function(y, largest))
+
+
+@pytest.mark.parametrize(
+    "name", ["balanced_accuracy", "accuracy", "f1", "log_loss", "roc_auc", "rmse", "mae", "r2"]
+)
+def test_the_figure_of_a_constant_is_scikit_learns(name):
+    numbers = name in ("rmse", "mae", "r2")
+    frame = diabetes() if numbers else unequal()
+    problem = problem_of(frame, metric=name)
+    found = problem.metric.value(blind_loss(problem))
+    exact = constant(name, frame["target"].to_numpy())
+    if name == "mae":
+        assert exact <= found <= 1.5 * exact
+    else:
+        assert found == pytest.approx(exact, rel=1e-5, abs=1e-5)
+
+
+def test_a_model_is_better_than_a_constant_by_more_than_its_standard_error():
+    problem = problem_of(unequal())  # balanced accuracy of three classes: 1/3
+    assert not sees_nothing(problem, HeldOut(0.60, 100, 3, error=0.05))
+    assert sees_nothing(problem, HeldOut(0.64, 100, 3, error=0.05)) == (
+        "its model is no better than the class shares: 0.36 +- 0.05 on the rows set aside, where "
+        "that has 0.3333"
+    )
+    numbers = problem_of(diabetes(), metric="r2")
+    assert "than the target's mean" in sees_nothing(numbers, HeldOut(1.5, 100, 3, error=0.05))
