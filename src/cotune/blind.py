@@ -38,7 +38,8 @@ def entropy(schema: Schema) -> float:
 
 def _shares(schema: Schema) -> np.ndarray:
     """Of the classes that have rows."""
-    rows = np.array([count for count in schema.class_rows if count], dtype=float)
+    known = schema.class_rows or (1,) * len(schema.classes)
+    rows = np.array([count for count in known if count], dtype=float)
     shares: np.ndarray = rows / rows.sum()
     return shares
 

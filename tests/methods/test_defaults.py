@@ -11,7 +11,7 @@ def test_every_learner_is_judged_once_at_its_default_in_one_round():
     assert [(t.learner, t.params) for t in outcome.trials] == [
         (name, outcome.problem.defaults(name)) for name in learners
     ]
-    assert [entry.task for entry in outcome.rounds] == ["inspect", "measure", "evaluate"]
+    assert [entry.task for entry in outcome.rounds] == ["inspect", "measure", "differ", "evaluate"]
     assert outcome.best_loss == min(trial.loss for trial in outcome.trials)
 
 

@@ -79,7 +79,7 @@ def default(outcome, learner=TREE):
 
 
 def tasks(outcome):
-    return [entry.task for entry in outcome.rounds[2:]]  # after the agreement
+    return [entry.task for entry in outcome.rounds[3:]]  # after those in front
 
 
 def pairs_told(outcome):
@@ -114,7 +114,7 @@ def test_so_it_is_with_other_options(options):
 
 def test_a_surface_of_sums_discloses_no_pairs_and_no_partys_loss():
     outcome = tune()
-    assert {entry.verb for entry in outcome.rounds[2:]} == {"sum"}
+    assert {entry.verb for entry in outcome.rounds[3:]} == {"sum"}
     assert set(tasks(outcome)) == {"predict", "evaluate"}
     assert outcome.report == {}
 
@@ -140,7 +140,7 @@ def test_a_single_shot_is_one_search_and_a_predicted_trial_for_each_learner():
 def test_the_search_of_a_single_shot_by_sums_is_paid_once():
     outcome = tune(single_shot=True)
     assert tasks(outcome) == ["predict", "predict"]
-    assert [entry.cost.fits for entry in outcome.rounds[2:]] == [TRIALS * FOLDS * PARTIES, 0]
+    assert [entry.cost.fits for entry in outcome.rounds[3:]] == [TRIALS * FOLDS * PARTIES, 0]
 
 
 def test_a_single_shot_fits_every_fold_of_every_trial_at_every_party():
@@ -430,7 +430,7 @@ def test_a_budget_that_ends_after_the_search_leaves_the_surfaces_word():
 
 def test_a_party_that_misses_the_candidates_round_still_predicts():
     with federation_of(TABLES) as federation:
-        losing = LosingOnce(federation.engine, "party-2", call=5)
+        losing = LosingOnce(federation.engine, "party-2", call=6)
         outcome = cotune.tune(
             Federation(losing),
             "flora",
@@ -440,7 +440,7 @@ def test_a_party_that_misses_the_candidates_round_still_predicts():
             few_shot=3,
             train=False,
         )
-    assert [entry.answered for entry in outcome.rounds] == [3, 3, 3, 3, 2, 3, 3, 3]
+    assert [entry.answered for entry in outcome.rounds] == [3, 3, 3, 3, 3, 2, 3, 3, 3]
 
 
 class LosingOnce(Faulty):

@@ -37,12 +37,12 @@ def test_every_way_to_combine_gives_a_configuration_of_the_space(combine):
 def test_as_published_nobody_tries_the_result():
     outcome = tune(combine="mean", single_shot=True)
     assert all(trial.predicted for trial in outcome.trials)
-    assert [entry.task for entry in outcome.ledger] == ["inspect", "measure", "propose"]
+    assert [entry.task for entry in outcome.ledger] == ["inspect", "measure", "differ", "propose"]
 
 
 def test_density_is_found_in_two_rounds_after_the_searches(plain):
     tasks = [entry.task for entry in plain["pf-dbscan"].ledger]
-    assert tasks[:5] == ["inspect", "measure", "explore", "count", "propose"]
+    assert tasks[:6] == ["inspect", "measure", "differ", "explore", "count", "propose"]
     assert tasks[-1] == "evaluate"
     (count,) = [entry for entry in plain["pf-dbscan"].ledger if entry.task == "count"]
     assert count.total is not None
