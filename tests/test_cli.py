@@ -123,6 +123,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         --learner hgb --learner svm --trials 9 --folds 4 --metric f1 --space paper
         --fix hgb.max_iter=50 --fix svm.kernel=rbf --fix hgb.learning_rate=1e-1
         --drop id --classes a,b --weights equal --compare-by parties --scaling none
+        --judge federated
         --sampler random --max-rounds 20 --max-seconds 1.5
         --quorum 0.8 --timeout 60 --processes 2 --run here --merge-every 5
     """
@@ -152,6 +153,7 @@ def test_options_reach_simulate_and_tune(folder, no_work):
         "classes": ("a", "b"),
         "weights": "equal",
         "compare_by": "parties",
+        "judge": "federated",
         "scaling": "none",
         "train": True,
         "merge_every": 5,
