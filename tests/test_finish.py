@@ -321,7 +321,8 @@ def test_a_run_killed_after_a_training_was_given_up_resumes_to_the_same_answer(c
 
 
 def test_without_rows_set_aside_the_next_learners_best_is_trained():
-    outcome = collapsing(fixed={"logistic_regression": {"C": 1e-4}})  # which predicts one class
+    fixed = {"logistic_regression": {"C": 1e-4}}  # which predicts one class
+    outcome = collapsing(fixed=fixed, holdout=0)
     first, second = outcome.finalists
     assert "its training diverged" in first.failed
     assert second.learner == outcome.best_learner == outcome.model.learner == "logistic_regression"
