@@ -59,8 +59,9 @@ class Learner(ABC):
     #: The parameter that counts iterations (trees, rounds), if the first ones of a fit are the
     #: model that a fit with fewer would give; `truncated` then shows that model.
     iterations: ClassVar[str | None] = None
-    #: Whether the class that a fitted model predicts is always that of its highest probability. If
-    #: not known, parties whose shares of classes differ ask for both, which takes longer.
+    #: Whether the class that a fitted model predicts is always that of its highest probability.
+    #: Otherwise a party whose class shares are not the federation's has both predicted, which takes
+    #: longer.
     most_probable: ClassVar[bool] = False
 
     @abstractmethod
