@@ -172,6 +172,18 @@ def test_a_party_without_rows_set_aside_takes_no_part():
     assert found.asked == 2
 
 
+def test_that_a_party_with_one_class_is_always_right_alone_is_said():
+    frame = wine()
+    tables = {"one": frame.query("target == 0"), "other": frame.query("target > 0"), "all": frame}
+    with federation_of(tables) as federation:
+        outcome = cotune.tune(federation, **LINEAR)
+    (one,) = [judged for judged in outcome.joined.parties if judged.party == "one"]
+    assert one.own == 1.0
+    assert "a party with one class is always right alone, and only on its own rows" in shown(
+        outcome
+    )
+
+
 def test_of_many_parties_ten_are_listed():
     parties = tuple(Judged(f"p{i}", 10 + i, 0.8, 0.7 + 0.02 * i, 0.1, 0.1) for i in range(14))
     found = Assessment("accuracy", parties, Judged("all", 200, 0.8, 0.8, 0.1, 0.1), 5, 14)

@@ -61,7 +61,7 @@ class _Bar(Progress):
 
     def differing(self, found: Differing, problem: Problem) -> None:
         for sentence in found.sentences(problem):
-            self._bar.console.print(sentence)
+            self._bar.console.print(sentence, markup=False)
 
     def finalists(self, certain: Sequence[Finalist], count: int, folds: int) -> None:
         if count < 2:
@@ -83,7 +83,7 @@ class _Bar(Progress):
         self._bar.update(self._task, description="train", best=named(finalist))
 
     def given_up(self, finalist: Finalist) -> None:
-        self._bar.console.print(f"given up: {named(finalist)}: {finalist.failed}")
+        self._bar.console.print(f"given up: {named(finalist)}: {finalist.failed}", markup=False)
 
     def stage(self, stage: Stage) -> None:
         self._bar.update(self._task, completed=stage.done, total=stage.of)

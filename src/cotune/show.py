@@ -54,7 +54,10 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     if outcome.finalists:
         facts.add("finalists", _finalists(outcome))
     if outcome.joined is not None:
-        facts.add("joining", _bullets(_joining(outcome.joined)))
+        lines = _joining(outcome.joined)
+        if outcome.differing is not None and outcome.differing.one_class:
+            lines.append("a party with one class is always right alone, and only on its own rows")
+        facts.add("joining", _bullets(lines))
     facts.add("cost", cost_line(outcome.ledger))
     if outcome.epsilon is not None:
         figures = f"{outcome.epsilon:.3g} at delta {outcome.delta:g}, for one party"
