@@ -368,14 +368,28 @@ def test_there_are_at_most_twice_the_trainings_that_were_announced():
 
     with federation_of(parts(wine())) as federation, pytest.raises(Diverged):
         finish(federation, problem, trials, trials[0], 3, training)
-    default = problem.default("decision_tree")
+    tree, linear = (tuple(problem.default(name).values()) for name in problem.learners)
     assert asked == [
         ("decision_tree", 1),
-        ("decision_tree", 2),
+        ("decision_tree", *tree),
         ("logistic_regression", 1.0),
-        ("decision_tree", 3),
-        ("decision_tree", *default.values()),
+        ("logistic_regression", *linear),
     ]
+
+
+def test_where_default_settings_are_given_up_the_next_best_of_the_search_is_trained():
+    problem = problem_of(wine(), learners=("decision_tree",))
+    default = problem.default("decision_tree")
+    trials = [trial("decision_tree", 0.1, **default), trial("decision_tree", 0.2, max_depth=2)]
+    asked = []
+
+    def training(one, _):
+        asked.append(one.params)
+        raise Diverged("it diverged")
+
+    with federation_of(parts(wine())) as federation, pytest.raises(Diverged):
+        finish(federation, problem, trials, trials[0], 3, training)
+    assert asked == [default, {"max_depth": 2}]
 
 
 @pytest.mark.parametrize(

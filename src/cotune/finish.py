@@ -74,11 +74,11 @@ def finish(
     What the best one's figure is without the luck in having been chosen is said, too (`crossed`).
 
     One whose training fails, or whose model is no better there than the class shares, is
-    `given_up`, and the best configuration of the search that is not trained yet takes its place,
-    once (unless none is to be `replaced`); without rows set aside the next learner's best, where
-    the training diverged. If no model is better than that, the best of them is returned all the
-    same; if there is none, the first error is raised. Where nobody could judge, the first is the
-    answer.
+    `given_up`, and its learner's default settings take its place, or if these are trained already
+    the best configuration of the search that is not (unless none is to be `replaced`); without rows
+    set aside the next learner's best does, where the training diverged. If no model is better than
+    that, the best of them is returned all the same; if there is none, the first error is raised.
+    Where nobody could judge, the first is the answer.
     """
     entered: list[_Entered] = []
     errors: list[Exception] = []
@@ -118,10 +118,13 @@ def finish(
     for one in certain:
         if enter(one) or not replaced or not (count or isinstance(errors[0], Diverged)):
             continue
-        left = trials if count else _bests(answer, trials)[1:]
         known = [*certain, *(other.finalist for other in entered)]
+        safe = _finalist(problem, one.learner, problem.default(one.learner), trials)
+        left = trials if count else _bests(answer, trials)[1:]
         left = [trial for trial in left if not any(_alike(trial, other) for other in known)]
-        if left:
+        if count and not any(_alike(safe, other) for other in known):
+            enter(safe)
+        elif left:
             best = best_of(left)
             enter(_finalist(problem, best.learner, best.params, trials))
     if count > 1:
