@@ -358,7 +358,7 @@ def test_there_are_at_most_twice_the_trainings_that_were_announced():
     problem = problem_of(wine(), learners=("decision_tree", "logistic_regression"))
     trials = [
         *(trial("decision_tree", 0.1 * depth, max_depth=depth) for depth in range(1, 6)),
-        *(trial("logistic_regression", 0.2 + C, C=C) for C in (1.0, 2.0)),
+        *(trial("logistic_regression", 0.2 + C, C=C) for C in (2.0, 3.0)),
     ]
     asked = []
 
@@ -372,7 +372,7 @@ def test_there_are_at_most_twice_the_trainings_that_were_announced():
     assert asked == [
         ("decision_tree", 1),
         ("decision_tree", *tree),
-        ("logistic_regression", 1.0),
+        ("logistic_regression", 2.0),
         ("logistic_regression", *linear),
     ]
 

@@ -121,8 +121,10 @@ def finish(
         known = [*certain, *(other.finalist for other in entered)]
         safe = _finalist(problem, one.learner, problem.default(one.learner), trials)
         left = trials if count else _bests(answer, trials)[1:]
-        left = [trial for trial in left if not any(_alike(trial, other) for other in known)]
-        if count and not any(_alike(safe, other) for other in known):
+        left = [
+            trial for trial in left if not any(_alike(problem, trial, other) for other in known)
+        ]
+        if count and not any(_alike(problem, safe, other) for other in known):
             enter(safe)
         elif left:
             best = best_of(left)
@@ -131,7 +133,7 @@ def finish(
         able = any(other.trained for other in entered)
         learner = _best(entered, errors).finalist.learner if able else answer.learner
         default = _finalist(problem, learner, problem.default(learner), trials)
-        if not any(_alike(default, other.finalist) for other in entered):
+        if not any(_alike(problem, default, other.finalist) for other in entered):
             enter(default)
     chosen = _best(entered, errors)
     model = chosen.model or training(chosen.finalist, problem)
@@ -160,8 +162,10 @@ def _finalist(
 ) -> Finalist:
     seen = [trial for trial in trials if (trial.learner, trial.params) == (learner, params)]
     searched = best_of(seen).loss if seen else None
-    return Finalist(learner, params, searched, params == problem.default(learner))
+    default = problem.alike(learner, params, problem.default(learner))
+    return Finalist(learner, params, searched, default)
 
 
-def _alike(one: Finalist | Trial, other: Finalist) -> bool:
-    return (one.learner, one.params) == (other.learner, other.params)
+def _alike(problem: Problem, one: Finalist | Trial, other: Finalist) -> bool:
+    same = one.learner == other.learner
+    return same and problem.alike(one.learner, one.params, other.params)

@@ -187,13 +187,13 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
         outside of their space.
         """
         default = self.defaults(learner)
-        if learner in self.own_spaces or self._alike(
+        if learner in self.own_spaces or self.alike(
             learner, default, self.space(learner).clip(default)
         ):
             return None
         return default
 
-    def _alike(self, learner: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
+    def alike(self, learner: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
         """Whether two configurations are one model: what is left out is the library's default."""
         from cotune import learners
 
