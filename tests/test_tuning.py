@@ -187,7 +187,7 @@ def test_a_party_that_is_absent_for_a_while_is_missed_only_then():
         )
     assert [trial.parties for trial in outcome.trials] == [3, 2, 2, 3, 3]
     assert [(f.round, f.party, f.code) for f in outcome.ledger.failures] == [
-        (4, "party-2", "timeout")
+        (5, "party-2", "timeout")
     ]
 
 

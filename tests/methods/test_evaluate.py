@@ -165,6 +165,7 @@ def judged_rows(party, problem, asked):
         scores[:, present] = model.predict_proba(X[test])
         if problem.metric_name != "roc_auc":
             scores[:, present] *= np.array(problem.schema.class_rows)[present] / np.bincount(labels)
+            scores /= scores.sum(axis=1, keepdims=True)
         of_scores = problem.metric_name in ("roc_auc", "log_loss")
         predicted.append((y[test], scores if of_scores else scores.argmax(axis=1)))
     targets, values = zip(*predicted, strict=True)
