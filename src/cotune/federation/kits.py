@@ -30,7 +30,7 @@ import msgspec
 
 from cotune import __version__
 from cotune.errors import Malformed, UsageError
-from cotune.files import sealed, unsealed
+from cotune.files import sealed, unsealed, write
 
 Kind = Literal["server", "site", "lead"]
 
@@ -246,10 +246,7 @@ def prepare(folder: Path, kit: Kit) -> None:
         _component(resources, "job_manager")["args"]["uri_root"] = str(store / "jobs")
     except (OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError):
         raise _damaged(path) from None
-    fresh = path.with_suffix(".new")
-    fresh.touch(mode=0o600)
-    fresh.write_text(json.dumps(resources, indent=1))
-    fresh.replace(path)
+    write(path, json.dumps(resources, indent=1).encode())
 
 
 @contextmanager

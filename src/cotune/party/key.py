@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -12,7 +11,7 @@ import msgspec
 import numpy as np
 
 from cotune.errors import CotuneError, FederationError
-from cotune.files import make_folder
+from cotune.files import make_folder, write
 from cotune.problem import seed_of
 
 #: A real party names no category of fewer of its rows, and leaves out none of them or so many.
@@ -168,15 +167,8 @@ class KeyFile(msgspec.Struct):
         return self.holdout
 
     def _write(self) -> None:
-        """Whole or not at all, for the owner only, and on the disk before anything is answered."""
-        draft = self.path.with_suffix(".new")
-        draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(_Stored(self.key.secret, self.holdout)))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.path)
+        """On the disk before anything is answered."""
+        write(self.path, msgspec.json.encode(_Stored(self.key.secret, self.holdout)))
 
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from cotune.party.task import (
     Reply,
     Task,
     Term,
+    cost_terms,
     most_summed_bytes,
 )
 from cotune.party.tasks import Pair, Search
@@ -128,8 +129,7 @@ class Tally(Task, frozen=True):
         learners = len(self.search.learners)
         return {
             "counts": Term(learners * BINS, 0.0, float(self.search.most_pairs), 1.0),
-            "fits": Term(learners, 0.0, 2.0**31, 1.0, spare=True),
-            "cpu_seconds": Term(learners, 0.0, 2.0**31, 2.0**-20, spare=True),
+            **cost_terms(learners),
         }
 
     def perform(self, party: Party) -> Tallied:

@@ -13,7 +13,15 @@ import numpy as np
 from cotune.domain import Category, Fixed
 from cotune.errors import Malformed
 from cotune.party.cells import Cells
-from cotune.party.task import RESOLUTION, Configuration, Reply, Task, Term, most_summed_bytes
+from cotune.party.task import (
+    RESOLUTION,
+    Configuration,
+    Reply,
+    Task,
+    Term,
+    cost_terms,
+    most_summed_bytes,
+)
 from cotune.party.tasks import Found, Pair, Search, loss_term
 from cotune.space import Params, Space
 
@@ -45,8 +53,7 @@ class Explore(Task, frozen=True):
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         count = len(self.search.learners)
         return {
-            "fits": Term(count, 0.0, 2.0**31, 1.0, spare=True),
-            "cpu_seconds": Term(count, 0.0, 2.0**31, 2.0**-20, spare=True),
+            **cost_terms(count),
         }
 
     def perform(self, party: Party) -> Explored:
@@ -144,8 +151,7 @@ class Propose(Task, frozen=True):
         return {
             "sums": Term(length, 0.0, most, RESOLUTION),
             "losses": loss_term(problem, sum(map(len, clusters))),
-            "fits": Term(learners, 0.0, 2.0**31, 1.0, spare=True),
-            "cpu_seconds": Term(learners, 0.0, 2.0**31, 2.0**-20, spare=True),
+            **cost_terms(learners),
         }
 
     def clusters(self, problem: Problem) -> list[range]:

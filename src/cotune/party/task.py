@@ -150,6 +150,20 @@ class Configuration(msgspec.Struct, frozen=True):
     shuffle: int = 0
 
 
+def cost_terms(count: int, most_fits: float = 2.0**31) -> dict[str, Term]:
+    """The terms of what `count` things cost a party: their fits, and CPU seconds."""
+    return {
+        "fits": Term(count, 0.0, most_fits, 1.0, spare=True),
+        "cpu_seconds": Term(count, 0.0, 2.0**31, 2.0**-20, spare=True),
+    }
+
+
+def check_weight(weight: float) -> None:
+    """Refuse a reply whose weight in a mean is none."""
+    if not 0 < weight < 2.0**31:
+        raise Malformed("the reply's weight is not a number above 0 and below 2**31")
+
+
 def most_summed_bytes(terms: dict[str, Term]) -> int:
     """The size of one party's part of a sum, at most."""
     return 128 + 9 * sum(term.length for term in terms.values())

@@ -15,7 +15,16 @@ from cotune import tally
 from cotune.data.schema import Kind, Schema, TaskKind
 from cotune.domain import Category, Domain
 from cotune.errors import DataError, Malformed, UsageError
-from cotune.party.task import RESOLUTION, Configuration, Reply, Task, Term, most_summed_bytes
+from cotune.party.task import (
+    RESOLUTION,
+    Configuration,
+    Reply,
+    Task,
+    Term,
+    check_weight,
+    cost_terms,
+    most_summed_bytes,
+)
 
 if TYPE_CHECKING:
     from cotune.party.party import Party
@@ -213,8 +222,7 @@ class Evaluate(Task, frozen=True):
                 "variances": variance_term(problem, count),
             }
         return judged | {
-            "fits": Term(count, 0.0, 2.0**20, 1.0, spare=True),
-            "cpu_seconds": Term(count, 0.0, 2.0**31, 2.0**-20, spare=True),
+            **cost_terms(count, most_fits=2.0**20),
             "failed": Term(count * len(REASONS), 0.0, 1.0, 1.0, spare=True),
         }
 
@@ -252,7 +260,7 @@ class Evaluate(Task, frozen=True):
 
     def check(self, reply: Evaluations, problem: Problem | None) -> None:
         assert problem is not None
-        _check_weight(reply.weight)
+        check_weight(reply.weight)
         nothing, count = Term(0, 0.0, 0.0, 1.0), len(self.configurations)
         judged = dict.fromkeys(("variances", "counts", "wholes", "rests"), nothing)
         expected = judged | {"losses": loss_term(problem, count)} | self.terms(problem)
@@ -368,7 +376,7 @@ class Search(Task, frozen=True):
         assert problem is not None
         if len(reply.found) != len(self.learners):
             raise Malformed(f"the reply has {len(reply.found)} searches, not {len(self.learners)}")
-        _check_weight(reply.weight)
+        check_weight(reply.weight)
         for learner, found in zip(self.learners, reply.found, strict=True):
             if not 0 < len(found.pairs) <= self.most_pairs:
                 raise Malformed(f"the reply has {len(found.pairs)} pairs for {learner}")
@@ -490,8 +498,7 @@ class Predict(Task, frozen=True):
             "losses": Term(count, 0.0, 1.0, 2.0**-45)
             if self.ceilings
             else loss_term(problem, count),
-            "fits": Term(learners, 0.0, 2.0**31, 1.0, spare=True),
-            "cpu_seconds": Term(learners, 0.0, 2.0**31, 2.0**-20, spare=True),
+            **cost_terms(learners),
         }
 
     def perform(self, party: Party) -> Predictions:
@@ -587,11 +594,6 @@ def variance_term(problem: Problem, count: int) -> Term:
     metric, schema = problem.metric, problem.schema
     most = metric.worst(schema) / metric.unit(schema)
     return Term(count, 0.0, most**2, RESOLUTION, weighted=True, spare=True)
-
-
-def _check_weight(weight: float) -> None:
-    if not 0 < weight < 2.0**31:
-        raise Malformed("the reply's weight is not a number above 0 and below 2**31")
 
 
 TASKS: tuple[type[Task], ...] = (Inspect, Measure, Evaluate, Search, Predict, Marginals)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
-from cotune.party.task import Configuration, Reply, Task
+from cotune.party.task import Configuration, Reply, Task, check_weight
 
 if TYPE_CHECKING:
     from cotune.learners.contract import Learner
@@ -71,8 +71,7 @@ class FitOwn(Task, frozen=True):
         assert problem is not None
         if len(reply.model) > MOST_BYTES:
             raise Malformed(f"the reply has a model of more than {MOST_BYTES} bytes")
-        if not 0 < reply.weight < 2.0**31:
-            raise Malformed("the reply's weight is not a number above 0 and below 2**31")
+        check_weight(reply.weight)
         known = len(problem.schema.classes)
         if list(reply.classes) != sorted(set(reply.classes) & set(range(known))):
             raise Malformed("the reply's classes are not some of the schema's in their order")

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
-from cotune.party.task import FRAME, Configuration, Reply, Task
+from cotune.party.task import FRAME, Configuration, Reply, Task, check_weight
 from cotune.trees import NODE, PackedTree, check_packed, pack
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class Weigh(Task, frozen=True):
         return 64
 
     def check(self, reply: Weight, problem: Problem | None) -> None:
-        if not 0 < reply.weight < 2.0**31:
-            raise Malformed("the reply's weight is not a number above 0 and below 2**31")
+        check_weight(reply.weight)
 
 
 class GrownTrees(Reply, frozen=True):
