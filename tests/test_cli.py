@@ -85,8 +85,8 @@ def test_the_spellings_in_help_are_those_of_the_library():
     from cotune.methods.surfaces import SURFACES
     from cotune.party.train.network import Objective
     from cotune.problem import METRICS
-    from cotune.search import SAMPLERS
-    from cotune.surrogate import SURROGATES
+    from cotune.space.search import SAMPLERS
+    from cotune.space.surrogate import SURROGATES
 
     assert tuple(METRICS) == options.METRICS
     assert SAMPLERS == options.SAMPLERS

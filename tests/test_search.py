@@ -7,10 +7,10 @@ import warnings
 import optuna
 import pytest
 
-from cotune import search as search_module
 from cotune.errors import UsageError
-from cotune.search import SAMPLERS, Asked, Search
 from cotune.space import Space, when
+from cotune.space import search as search_module
+from cotune.space.search import SAMPLERS, Asked, Search
 
 space = Space(
     {

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotune.domain import Category, Fixed, Integer, Real
 from cotune.errors import UsageError
 from cotune.space import Space, when
+from cotune.space.domain import Category, Fixed, Integer, Real
 
 often = settings(deadline=None, max_examples=60)
 sometimes = settings(deadline=None, max_examples=30)
@@ -201,7 +201,7 @@ def test_a_space_is_a_collection_of_its_names():
 
 
 def test_importing_the_space_does_not_import_optuna():
-    code = "import sys, cotune.space, cotune.search; sys.exit('optuna' in sys.modules)"
+    code = "import sys, cotune.space, cotune.space.search; sys.exit('optuna' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

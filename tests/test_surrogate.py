@@ -5,7 +5,7 @@ import pytest
 
 from cotune.errors import UsageError
 from cotune.space import Space, when
-from cotune.surrogate import SURROGATES, Surrogate
+from cotune.space.surrogate import SURROGATES, Surrogate
 
 LINE = Space({"x": (0.0, 1.0)})
 PLANE = Space({"x": (0.0, 1.0), "rate": (1e-3, 1.0, "log")})

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from cotune.data.schema import Schema, TaskKind
-from cotune.domain import Fixed
 from cotune.errors import UsageError, choices
 from cotune.party.task import RESOLUTION
 from cotune.space import Space
+from cotune.space.domain import Fixed
 
 if TYPE_CHECKING:
-    from cotune.search import Search
+    from cotune.space.search import Search
 
 #: The most a regression's loss may be, in deviations of the target: beyond, all are as bad.
 WORST_DEVIATIONS = 1000.0
@@ -211,7 +211,7 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
 
     def search(self, learner: str, sampler: str = "tpe", trials: int | None = None) -> Search:
         """An ask-and-tell search of the learner's space that asks its defaults first."""
-        from cotune.search import Search
+        from cotune.space.search import Search
 
         return Search(
             self.space(learner),

@@ -11,13 +11,13 @@ import msgspec
 from cotune import learners as known_learners
 from cotune import methods, training
 from cotune.data.schema import Schema, TaskKind
-from cotune.domain import Fixed
 from cotune.errors import UsageError, choices
 from cotune.party.tasks import ENOUGH_ROWS
 from cotune.privacy import protection
 from cotune.privacy.sums import MODES, Privacy, ready
 from cotune.problem import METRICS, Budget, CompareBy, JudgedBy, Problem, Scaling, Weights, metric
 from cotune.space import Space
+from cotune.space.domain import Fixed
 
 #: Tuned when the user names no learner: one boosted, one bagged, one linear.
 USUAL_LEARNERS = ("hgb", "random_forest", "logistic_regression")

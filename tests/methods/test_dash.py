@@ -6,7 +6,7 @@ import cotune
 from cotune.errors import UsageError
 from cotune.learners.forest import DecisionTree
 from cotune.problem import seed_of
-from cotune.search import Search
+from cotune.space.search import Search
 from tests.parts import federation_of, iris, parts
 
 LEARNERS = ["decision_tree", "logistic_regression"]

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cotune
-from cotune import surrogate
 from cotune.errors import UsageError
 from cotune.federation.federation import Sums
 from cotune.federation.ledger import Total
@@ -27,7 +26,7 @@ from cotune.methods.flash import (
 )
 from cotune.party.propose import Ballot
 from cotune.party.tasks import Found, Pair, Search
-from cotune.space import Space, when
+from cotune.space import Space, surrogate, when
 from cotune.testing import METHOD_CHECKS
 from tests.parts import federation_of, iris, parts, problem_of
 from tests.test_space import spaces

@@ -11,7 +11,7 @@ from cotune.learners import register_learner
 from cotune.party.predict import bounded, judged_pairs, surrogate_seed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Evaluate, Pair, Predict, Search, Searches
-from cotune.surrogate import Surrogate
+from cotune.space.surrogate import Surrogate
 from tests.parts import Counting, ask, diabetes, federation_of, iris, parts, party_of, problem_of
 
 TREE = "decision_tree"

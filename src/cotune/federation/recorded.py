@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from cotune.domain import Integer, Real
 from cotune.errors import DataError, FederationError, UsageError, choices
 from cotune.federation.engine import Engine
 from cotune.federation.wire import Refusal
@@ -26,7 +25,8 @@ from cotune.party.tasks import Found, Pair, Search
 from cotune.party.workers import Workers
 from cotune.problem import Problem, seed_of
 from cotune.space import Params, Space
-from cotune.surrogate import Surrogate
+from cotune.space.domain import Integer, Real
+from cotune.space.surrogate import Surrogate
 
 ANSWERS: dict[str, str] = {"nearest": "by the nearest", "interpolated": "by a forest of them"}
 #: Parties must agree on a schema, whoever answers: two classes, and rows for any number of folds.

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from cotune.domain import Category, Fixed
 from cotune.errors import UsageError
 from cotune.methods.surfaces import Evidence, Params
 from cotune.party.tasks import Candidates
 from cotune.problem import seed_of
 from cotune.space import Space
-from cotune.surrogate import Surrogate
+from cotune.space.domain import Category, Fixed
+from cotune.space.surrogate import Surrogate
 
 Thetas = Sequence[Mapping[str, Any]]
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from cotune.domain import Category, Domain, Number
 from cotune.errors import UsageError, choices
 from cotune.party.tasks import Pair
 from cotune.space import Params, Space
+from cotune.space.domain import Category, Domain, Number
 
 STRATEGIES = ("mean", "median", "trimmed", "best-mean", "best-median", "dbscan")
 

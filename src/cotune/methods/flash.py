@@ -19,7 +19,7 @@ from cotune.party.task import Configuration
 from cotune.party.tasks import Found, Search, Searches
 from cotune.problem import Problem, seed_of
 from cotune.space import Params, Space
-from cotune.surrogate import Surrogate
+from cotune.space.surrogate import Surrogate
 from cotune.trial import Step, Trial
 
 INNER = ("lbm", "lkbm", "rm")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cotune.domain import Integer
 from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation
 from cotune.learners import learner as learner_of
@@ -16,7 +15,8 @@ from cotune.methods.unified import Gathered, Highest, Summed, Unified, inside
 from cotune.party.task import Configuration
 from cotune.party.tasks import Search
 from cotune.problem import Problem, seed_of
-from cotune.surrogate import SURROGATES
+from cotune.space.domain import Integer
+from cotune.space.surrogate import SURROGATES
 from cotune.trial import Step, Trial, best_of
 
 #: The share of the surface's candidates among which those of a few-shot round are chosen.

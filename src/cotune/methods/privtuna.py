@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from cotune.domain import Number
 from cotune.errors import UsageError, choices
 from cotune.federation.federation import Federation, Sums
 from cotune.methods import combine as strategies
@@ -19,6 +18,7 @@ from cotune.party.task import Configuration
 from cotune.party.tasks import Search, Searches
 from cotune.problem import Problem
 from cotune.space import Params
+from cotune.space.domain import Number
 from cotune.trial import Step, Trial
 
 #: What needs no more than totals over the parties, and which configurations it adds up.

@@ -13,7 +13,7 @@ from cotune.errors import UsageError, choices
 from cotune.party.tasks import Candidates
 from cotune.problem import seed_of
 from cotune.space import Space
-from cotune.surrogate import Surrogate
+from cotune.space.surrogate import Surrogate
 
 SURFACES = ("sgm", "sgm+u", "mplm", "aplm")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cotune.domain import Category, Fixed, Number
 from cotune.errors import UsageError
 from cotune.space import Space
+from cotune.space.domain import Category, Fixed, Number
 
 #: L of section V-C: a cell is at most so much of a parameter's range wide, in the search's scale.
 #: All have one width, which makes it 1/7.

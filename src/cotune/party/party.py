@@ -50,7 +50,7 @@ from cotune.tally import class_weights
 
 if TYPE_CHECKING:
     from cotune.privacy.client import Agent
-    from cotune.surrogate import Surrogate
+    from cotune.space.surrogate import Surrogate
 
 log = logging.getLogger(__name__)
 

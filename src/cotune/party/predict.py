@@ -13,7 +13,7 @@ from cotune.party.memory import key
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Found, Pair, Predict, Predictions, Search
 from cotune.problem import Problem, seed_of
-from cotune.surrogate import Surrogate
+from cotune.space.surrogate import Surrogate
 
 if TYPE_CHECKING:
     from cotune.party.party import Party

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from cotune.domain import Category, Fixed
 from cotune.errors import Malformed
 from cotune.party.cells import Cells
 from cotune.party.task import (
@@ -24,6 +23,7 @@ from cotune.party.task import (
 )
 from cotune.party.tasks import Found, Pair, Search, loss_term
 from cotune.space import Params, Space
+from cotune.space.domain import Category, Fixed
 
 if TYPE_CHECKING:
     from cotune.party.party import Party

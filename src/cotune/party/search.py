@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cotune import search as optuna_search
-from cotune.domain import Integer
 from cotune.learners import learner as learner_of
 from cotune.party.evaluate import Entrant, Evaluation, spread
 from cotune.party.task import Configuration
 from cotune.party.tasks import MOST_FREE, Found, Pair, Search
 from cotune.problem import seed_of
 from cotune.space import Space
+from cotune.space import search as optuna_search
+from cotune.space.domain import Integer
 
 if TYPE_CHECKING:
     from cotune.party.party import Party

@@ -13,7 +13,6 @@ import numpy as np
 
 from cotune import tally
 from cotune.data.schema import Kind, Schema, TaskKind
-from cotune.domain import Category, Domain
 from cotune.errors import DataError, Malformed, UsageError
 from cotune.party.task import (
     RESOLUTION,
@@ -25,6 +24,7 @@ from cotune.party.task import (
     cost_terms,
     most_summed_bytes,
 )
+from cotune.space.domain import Category, Domain
 
 if TYPE_CHECKING:
     from cotune.party.party import Party

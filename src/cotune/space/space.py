@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from cotune.domain import Category, Domain, Fixed, Real, Scalar, domain_of, plain, same
 from cotune.errors import UsageError, choices
+from cotune.space.domain import Category, Domain, Fixed, Real, Scalar, domain_of, plain, same
 
 if TYPE_CHECKING:
     import optuna

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cotune.errors import UsageError, choices
-from cotune.space import Space
+from cotune.space.space import Space
 
 if TYPE_CHECKING:
     import optuna

@@ -10,7 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from cotune.errors import UsageError, choices
-from cotune.space import Space
+from cotune.space.space import Space
 
 SURROGATES = ("forest", "gp")
 #: Of a forest: FLoRA's number.
@@ -96,7 +96,7 @@ class _Process:
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
-        from cotune.noise import Noise
+        from cotune.space.kernel import Noise
 
         x, y, doubts = self._thinned(x, y, doubts)
         y = np.minimum(y, np.quantile(y, self.USEFUL))
