@@ -65,7 +65,7 @@ def _judge(messages: list[bytes], frame: Any, told: Any) -> None:
     import resource
     import tempfile
 
-    from cotune.model import Model  # the libraries come before the limit
+    from cotune.model.model import Model  # the libraries come before the limit
 
     if any(b"weights.npy" in message for message in messages):
         import torch  # noqa: F401

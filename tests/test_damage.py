@@ -18,7 +18,7 @@ from cotune.errors import CotuneError
 from cotune.federation.journal import Journal
 from cotune.federation.ledger import Round
 from cotune.federation.wire import Cost, encode
-from cotune.model import Model
+from cotune.model.model import Model
 from cotune.outcome import Outcome
 from cotune.party.memory import Memory
 from cotune.plan import Plan

@@ -19,9 +19,9 @@ import cotune
 from cotune.data.encode import encode, encode_target
 from cotune.errors import DataError, Malformed, UsageError
 from cotune.files import sealed
-from cotune.model import Model
+from cotune.model.model import Model
+from cotune.model.skops import dumped
 from cotune.party.task import Configuration
-from cotune.stored import dumped
 from tests.parts import diabetes, iris, letters, people, pictures, problem_of, schema_of
 
 ABOUT = {"method": "dash", "parties": 3, "rounds": 7, "bytes": 12345}

@@ -10,10 +10,10 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from cotune import stored
 from cotune.errors import Malformed
-from cotune.stored import OF_MODELS, Untrusted, dumped, loaded, parts
-from cotune.trees import NODE, build
+from cotune.model.model import skops as stored
+from cotune.model.sklearn_trees import NODE, build
+from cotune.model.skops import OF_MODELS, Untrusted, dumped, loaded, parts
 
 ROWS = np.random.default_rng(0).normal(size=(40, 3))
 LABELS = np.arange(40) % 2

@@ -13,7 +13,7 @@ _PUBLIC = {
     "tune": "cotune.tuning",
     "resume": "cotune.tuning",
     "evaluate": "cotune.assessment",
-    "Model": "cotune.model",
+    "Model": "cotune.model.model",
     "Outcome": "cotune.outcome",
     "Trial": "cotune.trial",
     "Step": "cotune.trial",
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from cotune.learners.torch import register_network as register_network
     from cotune.methods import method_names as method_names
     from cotune.methods import register_method as register_method
-    from cotune.model import Model as Model
+    from cotune.model.model import Model as Model
     from cotune.outcome import Outcome as Outcome
     from cotune.problem import Budget as Budget
     from cotune.problem import Metric as Metric

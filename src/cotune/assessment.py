@@ -17,7 +17,7 @@ from cotune.federation.journal import Journal
 from cotune.folds import Scores, scores_of
 from cotune.joined import Assessment, Judged
 from cotune.methods.evaluate import added_up
-from cotune.model import Model
+from cotune.model.model import Model
 from cotune.outcome import Outcome
 from cotune.party.train.assess import Assess, Assessed, Score
 from cotune.problem import Budget, Problem

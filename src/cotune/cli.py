@@ -329,7 +329,7 @@ def predict(folder: Path, data: str, out: Path | None) -> None:
       cotune predict runs/20250131-120000-digits-dash sklearn:digits
     """
     from cotune.data.load import load
-    from cotune.model import Model
+    from cotune.model.model import Model
 
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out {out}: give a file that ends in .csv or .parquet")

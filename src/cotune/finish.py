@@ -14,7 +14,7 @@ from cotune.errors import DataError, Diverged, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.ledger import Ledger
 from cotune.folds import Scores, cross_validated, crossed
-from cotune.model import Model
+from cotune.model.model import Model
 from cotune.problem import Problem
 from cotune.trial import Finalist, Trial, best_of
 

@@ -14,7 +14,7 @@ from cotune.trial import HeldOut
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
-    from cotune.model import Model
+    from cotune.model.model import Model
     from cotune.problem import Problem
 
 #: Trains a model for the problem that it is given.

@@ -22,7 +22,7 @@ from cotune.trial import Finalist, HeldOut, Trial, best_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cotune.model import Model
+    from cotune.model.model import Model
     from cotune.report.disclosure import Disclosure
 
 #: The folder of a run's model, in the folder of the run.
@@ -93,7 +93,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def model(self) -> Model:
         """What the federation trained with the best configuration."""
-        from cotune.model import Model
+        from cotune.model.model import Model
 
         folder = None if self.run is None else Path(self.run) / MODEL
         if folder is None or not folder.exists():

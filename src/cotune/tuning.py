@@ -19,7 +19,7 @@ from cotune.finish import contenders, finish
 from cotune.joined import Assessment
 from cotune.methods import method as find_method
 from cotune.methods import takes
-from cotune.model import Model
+from cotune.model.model import Model
 from cotune.outcome import MODEL, Outcome
 from cotune.party.doubts import announce
 from cotune.party.task import Configuration

@@ -19,7 +19,7 @@ from cotune.data.encode import dense_width
 from cotune.errors import CotuneError
 from cotune.federation.wire import Refusal, Request, decode_body, decode_reply, encode
 from cotune.learners import learner
-from cotune.model import Model
+from cotune.model.model import Model
 from cotune.party.closed_list import TASKS
 from cotune.party.differ import Differ
 from cotune.party.keys import (

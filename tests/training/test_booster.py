@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.special import expit, softmax
 
 from cotune.data.schema import Column, Schema
+from cotune.model.predictors import OfBooster
 from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Split, Tree
-from cotune.predictors import OfBooster
 from cotune.training.booster import booster
 
 COLUMNS = (

@@ -7,10 +7,10 @@ import pytest
 from cotune.errors import FederationError
 from cotune.federation.federation import Federation
 from cotune.federation.journal import Journal
+from cotune.model.sklearn_trees import LEAF, NODE
 from cotune.problem import Budget
 from cotune.training import forest, histogram, merging, tree
 from cotune.training.checkpoint import read, write
-from cotune.trees import LEAF, NODE
 from tests.parts import federation_of, iris, parts, problem_of
 from tests.training.trained import stages_and_model
 

@@ -10,10 +10,10 @@ from cotune.agree import agree
 from cotune.data.encode import encode, encode_target
 from cotune.errors import FederationError, UsageError
 from cotune.learners import register_learner
+from cotune.model.predictors import AllClasses
+from cotune.model.skops import OF_MODELS, dumped, loaded
 from cotune.party.task import Configuration
-from cotune.predictors import AllClasses
 from cotune.settings import Settings
-from cotune.stored import OF_MODELS, dumped, loaded
 from cotune.training import Stage
 from cotune.training.ensemble import ensemble
 from tests.parts import diabetes, federation_of, iris, people

@@ -18,10 +18,10 @@ from cotune.errors import FederationError, UsageError
 from cotune.federation.journal import Journal
 from cotune.federation.wire import Gathered, decode_reply
 from cotune.federation.wire import encode as encode_message
+from cotune.model.skops import OF_MODELS, dumped, loaded
 from cotune.party.task import Configuration
 from cotune.problem import Budget, seed_of
 from cotune.settings import Settings
-from cotune.stored import OF_MODELS, dumped, loaded
 from cotune.training import Stage, forest
 from tests.parts import diabetes, federation_of, iris, parts, people, unreliable
 

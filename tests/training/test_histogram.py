@@ -16,9 +16,9 @@ from cotune.data.schema import Column, Schema
 from cotune.errors import UsageError
 from cotune.federation.journal import Journal
 from cotune.federation.wire import Refusal
+from cotune.model.predictors import OfBooster
 from cotune.party.task import Configuration
 from cotune.party.train.bins import MOST_BINS
-from cotune.predictors import OfBooster
 from cotune.problem import Budget
 from cotune.settings import Settings
 from cotune.training import Stage

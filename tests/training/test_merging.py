@@ -10,10 +10,10 @@ from sklearn.datasets import load_digits
 from cotune.data.encode import encode
 from cotune.federation.journal import Journal
 from cotune.federation.wire import Refusal
+from cotune.model.predictors import OfBooster
 from cotune.party.task import Configuration
 from cotune.party.train.grow import Tree
 from cotune.party.train.merging import Boosted
-from cotune.predictors import OfBooster
 from cotune.problem import Budget
 from cotune.training import Stage, trainer
 from cotune.training.merging import mean_trees

@@ -10,7 +10,7 @@ from sklearn.model_selection import train_test_split
 from cotune.data.split import split
 from cotune.errors import UsageError
 from cotune.federation.wire import Refusal
-from cotune.model import Model
+from cotune.model.model import Model
 from cotune.networks.parts import Common
 from cotune.party.task import Configuration
 from cotune.party.train.network import Arms, Improve

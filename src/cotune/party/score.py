@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn import metrics
 
-from cotune.predictors import probabilities
+from cotune.model.predictors import probabilities
 from cotune.problem import Problem
 from cotune.tally import row_log_losses
 

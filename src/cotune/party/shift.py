@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from cotune.model.predictors import probabilities
 from cotune.party.score import finite
-from cotune.predictors import probabilities
 from cotune.problem import Problem
 
 

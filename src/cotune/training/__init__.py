@@ -15,7 +15,7 @@ from cotune.errors import DataError, Diverged, Unusable, UsageError, choices
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
     from cotune.federation.ledger import Round
-    from cotune.model import Model
+    from cotune.model.model import Model
     from cotune.party.task import Configuration
     from cotune.problem import Problem
 
@@ -137,7 +137,7 @@ def train(
     `cotune.training.merging`. Other learners are trained as ever.
     """
     from cotune.federation.federation import BudgetSpent
-    from cotune.model import Model
+    from cotune.model.model import Model
 
     begun = federation.ledger.rounds
     of = (problem.digest, configuration, merge_every)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from cotune import boosters
 from cotune.data.schema import Schema
+from cotune.model import boosters
+from cotune.model.sklearn_trees import LEAF
 from cotune.party.train.bins import LARGEST, Bins
 from cotune.party.train.grow import Tree
-from cotune.trees import LEAF
 
 
 def booster(

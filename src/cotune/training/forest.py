@@ -11,10 +11,10 @@ import numpy as np
 
 from cotune import learners
 from cotune.errors import FederationError, Malformed
+from cotune.model.sklearn_trees import PackedTree, build, check_packed, unpack
 from cotune.party.train.forest import GrownTrees, GrowTrees, Weigh, Weight
 from cotune.training import Stage
 from cotune.training.checkpoint import read
-from cotune.trees import PackedTree, build, check_packed, unpack
 
 if TYPE_CHECKING:
     from cotune.data.schema import Schema

@@ -17,6 +17,7 @@ from cotune.federation.federation import Federation
 from cotune.growth.grow import Answered
 from cotune.growth.layout import Layout
 from cotune.growth.warm_up import warm_up
+from cotune.model.sklearn_trees import LEAF, NODE, PackedTree, build, check_packed
 from cotune.party.task import Configuration
 from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Split, Start
@@ -26,7 +27,6 @@ from cotune.training.bins import shared_bins
 from cotune.training.checkpoint import read
 from cotune.training.grow_ask import Asker, Told
 from cotune.training.grow_impurity import Chosen, Criterion, Search, purity
-from cotune.trees import LEAF, NODE, PackedTree, build, check_packed
 
 #: What scikit-learn's trees can count.
 MOST_ROWS = np.iinfo(np.int32).max
@@ -38,7 +38,7 @@ NO_VARIANCE = 2.0**-19
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """A finished tree: packed nodes of the type `cotune.trees.NODE`, and packed values."""
+    """A finished tree: packed nodes (`cotune.model.sklearn_trees.NODE`), and packed values."""
 
     nodes: bytes
     values: bytes

@@ -164,7 +164,7 @@ def _rows(party: Party, name: str, packed: bytes) -> tuple[np.ndarray, np.ndarra
     """The rows that were set aside, as the model takes them, and where the others lie."""
     from cotune.data.encode import encode, encode_target
     from cotune.learners import learner
-    from cotune.packing import Packed
+    from cotune.model.files import Packed
 
     party.require(name)
     problem, manifest = party.problem, Packed.unpacked(packed).manifest
@@ -234,7 +234,7 @@ def joint_predictions(folder: Path, model: bytes, X: np.ndarray) -> tuple[Predic
 
     On a worker: the model comes from outside, and the party's own process does not read it.
     """
-    from cotune.model import Model
+    from cotune.model.model import Model
     from cotune.party.rows import open_rows
 
     began = time.thread_time()

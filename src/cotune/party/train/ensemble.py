@@ -34,7 +34,7 @@ class FitOwn(Task, frozen=True):
     """Fit a configuration on the party's own rows, and hand the model over.
 
     A model leaves its party only if it holds no rows, as far as its learner and its arrays tell,
-    and only in skops' format with types that `cotune.stored` reads: no code travels.
+    and only in skops' format with types that `cotune.model.skops` reads: no code travels.
     """
 
     discloses = (
@@ -88,8 +88,8 @@ def read_model(reply: OwnModel, problem: Problem, name: str) -> Any:
     """
     from cotune.data.encode import dense_form, trees_form
     from cotune.learners import learner
-    from cotune.predictors import AllClasses
-    from cotune.stored import loaded
+    from cotune.model.predictors import AllClasses
+    from cotune.model.skops import loaded
 
     schema = problem.schema
     form = trees_form if learner(name).features == "codes" else dense_form
@@ -147,7 +147,7 @@ def fit_own(folder: Path, learner: Learner, configuration: Configuration) -> Sen
 
 def _packed(name: str, estimator: Any, X: np.ndarray) -> tuple[bytes, str | None]:
     """The model as bytes, or why it may not leave the party."""
-    from cotune.stored import dumped, untrusted
+    from cotune.model.skops import dumped, untrusted
 
     if keeps_rows(estimator, X):
         return b"", holds_rows(name)
@@ -185,7 +185,7 @@ def keeps_rows(estimator: Any, X: np.ndarray) -> bool:
 
     Neighbours, support vectors and the like are kept so, also by learners that do not say it.
     """
-    from cotune.stored import parts
+    from cotune.model.skops import parts
 
     own = {row.tobytes() for row in np.ascontiguousarray(X, dtype=np.float64) + 0.0}
     for part in parts(estimator):

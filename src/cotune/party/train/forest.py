@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from cotune.errors import Malformed
+from cotune.model.sklearn_trees import NODE, PackedTree, check_packed, pack
 from cotune.party.task import FRAME, Configuration, Reply, Task, check_weight
-from cotune.trees import NODE, PackedTree, check_packed, pack
 
 if TYPE_CHECKING:
     from cotune.learners.contract import Learner

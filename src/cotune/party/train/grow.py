@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from cotune.errors import Malformed
+from cotune.model.sklearn_trees import MOST_DEPTH
 from cotune.party.train.bins import MOST_BINS, Bins
-from cotune.trees import MOST_DEPTH
 
 if TYPE_CHECKING:
     from cotune.data.schema import Schema, TaskKind

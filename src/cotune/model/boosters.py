@@ -13,7 +13,7 @@ import numpy as np
 from cotune.data.encode import MOST_CODES
 from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
-from cotune.trees import LEAF, MOST_DEPTH, check_links, depth
+from cotune.model.sklearn_trees import LEAF, MOST_DEPTH, check_links, depth
 
 #: The version of XGBoost's JSON that is written.
 VERSION = (3, 1, 0)

@@ -16,8 +16,8 @@ from cotune.data.arrays import shown
 from cotune.data.encode import Features, columns_of, encode
 from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
-from cotune.packing import MANIFEST, Manifest, Packed, Params, is_booster, payload_of, versions
-from cotune.predictors import Checked, OfBooster
+from cotune.model.files import MANIFEST, Manifest, Packed, Params, is_booster, payload_of, versions
+from cotune.model.predictors import Checked, OfBooster
 from cotune.problem import Scaling
 
 if TYPE_CHECKING:

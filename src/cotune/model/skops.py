@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from cotune.errors import Malformed
-from cotune.trees import check_links, depth
+from cotune.model.sklearn_trees import check_links, depth
 
 #: Estimators that are read, by the package that has them.
 _PACKAGES = {
@@ -55,7 +55,7 @@ _LOSSES = {
 }
 TREE = "sklearn.tree._tree.Tree"
 #: Types of a saved model that nobody else may send. They hold nothing but estimators and arrays.
-OF_MODELS = (TREE, "cotune.predictors.AllClasses")
+OF_MODELS = (TREE, "cotune.model.predictors.AllClasses")
 #: What the parts of a file may unpack to: a small file can claim to be a very large one.
 MOST_UNPACKED = 2**31
 #: And that many times the file's own size, once it is more than this. Trees over 500 classes, whose

@@ -12,17 +12,17 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from cotune import boosters
 from cotune.data.encode import Features, dense_width
 from cotune.data.schema import Schema
 from cotune.errors import Malformed, UsageError
 from cotune.files import UNREADABLE, make_folder, sealed, unsealed, write
-from cotune.predictors import AllClasses
+from cotune.model import boosters
+from cotune.model.predictors import AllClasses
+from cotune.model.skops import OF_MODELS, Untrusted, dumped, loaded, parts, read_array
 from cotune.problem import Scaling
-from cotune.stored import OF_MODELS, Untrusted, dumped, loaded, parts, read_array
 
 #: Of the files below; a model with another is refused.
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "model.json"
 BOOSTER: Literal["booster.json"] = "booster.json"
 ESTIMATOR: Literal["estimator.skops"] = "estimator.skops"

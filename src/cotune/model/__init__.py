@@ -1,0 +1,1 @@
+"""The trained model, and the files that it is kept in."""
