@@ -281,7 +281,7 @@ def test_a_payload_that_is_no_estimator_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"format": 1}, "format 1, and this version of cotune reads 2"),
+        ({"format": 1}, "format 1, and this version of cotune reads 3"),
         ({"payload": "../secret"}, "is not that of a model"),
         ({"schema": 3}, "is not that of a model"),
     ],

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from cotune.errors import Malformed
-from cotune.model.model import skops as stored
+from cotune.model import skops as stored
 from cotune.model.sklearn_trees import NODE, build
 from cotune.model.skops import OF_MODELS, Untrusted, dumped, loaded, parts
 
