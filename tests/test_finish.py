@@ -427,3 +427,39 @@ def test_the_interval_of_the_best_of_several_covers_its_true_figure(finished):
         low, high = outcome.headline.interval
         inside += low <= 1 - true <= high
     assert 0.9 <= inside / runs <= 0.99
+
+
+def came_to(outcome: Outcome) -> tuple:
+    """All but the time that it took."""
+    trials = [(one.learner, one.params, one.loss, one.reasons) for one in outcome.trials]
+    return outcome.headline, trials, len(outcome.rounds), outcome.ended
+
+
+#: By the second rate a perceptron's weights are out of bounds in the first round.
+FAR_OUT = {"mlp": {"learning_rate_init": [1e-3, 1e30], "max_iter": (3, 5)}}
+
+
+@pytest.mark.parametrize("judge", ["local", "federated"])
+def test_a_run_in_which_a_training_came_to_no_round_resumes_to_the_same_outcome(tmp_path, judge):
+    given = {"learners": ["mlp"], "trials": 4, "folds": 2, "space": FAR_OUT, "sampler": "random"}
+    if judge == "local":
+        given["space"] = {"mlp": {"learning_rate_init": [1e30], "max_iter": (3, 5)}}
+        given["learners"] = ["mlp", "decision_tree"]
+    given |= {"holdout": 0.3, "judge": judge, "progress": False}
+    run = tmp_path / "whole"
+    with federation_of(parts(wine())) as federation:
+        whole = cotune.tune(federation, **given, run=run)
+        failed = [one for one in whole.finalists if one.failed and not one.rounds]
+        assert failed or any(trial.reasons for trial in whole.trials), "this proves nothing"
+        (run / "outcome.json").unlink()
+        again = cotune.resume(run, Federation(federation.engine), progress=False)
+        assert again.finalists == whole.finalists
+        assert came_to(again) == came_to(whole)
+        for number in range(3, len(whole.rounds), max(1, len(whole.rounds) // 6)):
+            folder = tmp_path / str(number)
+            dying = Federation(Faulty(federation.engine, dies_at=number))
+            with pytest.raises(Killed):
+                cotune.tune(dying, **given, run=folder)
+            resumed = cotune.resume(folder, Federation(federation.engine), progress=False)
+            assert resumed.finalists == whole.finalists
+            assert came_to(resumed) == came_to(whole)
