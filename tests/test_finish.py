@@ -19,7 +19,7 @@ from cotune.folds import crossed
 from cotune.outcome import Outcome
 from cotune.settings import Settings
 from cotune.show import show_outcome
-from cotune.tally import figures
+from cotune.tally import figures, statistic, vectors
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
 from cotune.trial import HeldOut, Trial
@@ -105,11 +105,30 @@ def test_the_headline_is_free_of_the_luck_of_the_best():
             hits = [random.binomial(25, 0.5) for _ in range(2)]
             counts = np.array([[0, 25, 0, 0, hit, 0, 0] for hit in hits], dtype=float)
             models.append({"counts": counts.ravel()})
-        lucky.append(min(figures(problem, together_of(one))[0].loss for one in models))
-        fair.append(crossed(problem, models))
+        losses = [figures(problem, together_of(one))[0].loss for one in models]
+        lucky.append(min(losses))
+        fair.append(crossed(problem, models, int(np.argmin(losses))))
     error = 0.5 / math.sqrt(50 * 300)
     assert np.mean(lucky) < 0.5 - 10 * error
     assert abs(np.mean(fair) - 0.5) < 4 * error
+
+
+def test_the_headline_is_no_worse_than_the_worst_model_that_was_compared():
+    """Scores of two models in one histogram would rank worse than either."""
+    random, frame = np.random.default_rng(0), people(100)
+    problem = problem_of(frame, metric="roc_auc")
+    y = (frame["target"] == "y").to_numpy().astype(int)
+    signal, first = 1.5 * y + random.normal(size=len(y)), np.arange(len(y)) % 2 == 0
+    models, losses = [], []
+    for noisy, place, scale in ((~first, 0.0, 1.0), (first, 1.5, 4.0)):
+        score = 1 / (1 + np.exp(-place - scale * (signal + noisy * random.normal(size=len(y)))))
+        predicted = np.column_stack([1 - score, score])
+        summed = statistic(problem)
+        halves = [summed.tally(y[half], predicted[half]) for half in (first, ~first)]
+        models.append({name: np.array(v) for name, v in vectors(problem, halves).items()})
+        losses.append(figures(problem, together_of(models[-1]))[0].loss)
+    fair = crossed(problem, models, int(np.argmin(losses)))
+    assert min(losses) <= fair <= max(losses)
 
 
 def together_of(totals):

@@ -44,7 +44,7 @@ from cotune.privacy.sums import (
     Private,
     check_enough,
     check_parties,
-    kind_of,
+    missing,
     private,
 )
 from cotune.problem import Budget, Problem
@@ -570,10 +570,10 @@ class Federation:
             party, refusal = next(iter(answers.failures.items()))
             # what a party refuses by its rules says itself what to ask for instead
             fix = "" if refusal.code == "refused" else ". Mend it and resume, or lower the quorum"
-            kind = kind_of(answers.failures)
-            raise kind(
+            raise missing(
+                answers.failures,
                 f"{answered} of {len(self._wanted)} parties answered, {self._needed()} are needed; "
-                f"{party}: {refusal.sentence}{fix}"
+                f"{party}: {refusal.sentence}{fix}",
             )
 
 

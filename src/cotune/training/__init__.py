@@ -171,7 +171,7 @@ def _trained(
         except StopIteration as end:
             return end.value
         except Unusable as error:
-            raise Diverged(str(error)) from error
+            raise Diverged(f"its training failed: {error.reason}") from error
 
 
 def about(federation: Federation, rounds: Sequence[Round]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Score(Task, frozen=True):
         predicted, seconds = party.compute(joint_predictions, folder, self.model, X)
         party.bill(0, seconds)
         classes = problem.task == "classification"
-        second = second_half(y, classes, party.smallest_cell, party.key)
+        second = second_half(y, classes, party.smallest_cell, party.key, party.name)
         halves = [(predicted, ~second), (predicted, second)]
         return Scored(**_tallies(problem, y, halves, party.smallest_cell))
 
