@@ -3,9 +3,9 @@
 Eight tables, two of them regressions, of at most 2,000 rows each are dealt to five parties in four
 ways, from alike to very different (`iid`, `dirichlet:0.5`, `0.2`, `0.1`), with five seeds. Of each
 the federation's model is found by `defaults`, `dash`, `dash` with every configuration judged by a
-training of the federation, `flora` and `flash`, with three finalists; each party alone and somebody who holds all rows
-search with Optuna by hand, with the same learners, spaces, trials and folds. All models are
-evaluated on the rest of the table: that is the truth.
+training of the federation, `flora` and `flash`, each with three finalists; each party alone and
+somebody who holds all rows search with Optuna by hand, with the same learners, spaces, trials and
+folds. All models are evaluated on the rest of the table: that is the truth.
 
 Results are kept by the digest of the code that they depend on, one file each, so that a run that
 was stopped goes on where it was; `--show` prints the tables of what there is.
