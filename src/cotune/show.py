@@ -141,12 +141,12 @@ def show_assessment(assessment: Assessment, console: Console | None = None) -> N
     metric = _words(assessment.metric)
     table = _table("party", numbers=("rows", f"joint {metric}", "its own", "gained"))
     for row in (*assessment.parties, assessment.total):
+        gain = assessment.gain(row)
         table.add_row(
             escape(row.party),
             str(row.rows),
-            figure(row.joint),
-            figure(row.own),
-            f"{assessment.gain(row):+.4f}",
+            *(_or_why_not(value, assessment) for value in (row.joint, row.own)),
+            "" if gain is None else f"{gain:+.4f}",
         )
     console = console or _console()
     console.print("", table, "", sep="\n")
@@ -323,10 +323,11 @@ def _joining(found: Assessment) -> list[str]:
     """Alone -> together: over all parties, and for each that sends its own figures."""
 
     def line(name: str, one: Judged) -> str:
-        return f"{name}: {figure(one.own)} -> {figure(one.joint)}"
+        own, joint = (_or_why_not(value, found) for value in (one.own, one.joint))
+        return f"{name}: {own}" + ("" if one.joint is None else f" -> {joint}")
 
     lines = [line("all rows set aside, alone -> together", found.total)]
-    if found.gained is not None:
+    if found.gained is not None and found.asked:
         lines[0] += f"; {found.gained} of {_counted(found.asked, 'party', 'parties')} gained"
     alone = found.better_alone
     lines += [f"{line(one.party, one)}: better alone" for one in alone[:MOST_PARTIES]]
@@ -335,6 +336,13 @@ def _joining(found: Assessment) -> list[str]:
     lines += [line(one.party, one) for one in others[: max(0, room)]]
     left = len(found.parties) - MOST_PARTIES
     return [*lines, f"and {_counted(left, 'party', 'parties')} more: --json"] if left > 0 else lines
+
+
+def _or_why_not(value: float | None, found: Assessment) -> str:
+    """A figure, or why the rows do not define it."""
+    if value is not None:
+        return figure(value)
+    return "one class only" if found.metric == "roc_auc" else "too few rows"
 
 
 def gain_of_tuning(outcome: Outcome) -> str:

@@ -46,12 +46,14 @@ class Figure(msgspec.Struct, frozen=True):
     """A loss over all rows of some parties, its standard error, and how many rows these are.
 
     `left_out` are those of classes of which their party has too few rows to say how they fared.
+    The rows need not define the metric: a ROC curve needs two classes, R2 two rows, any metric one.
     """
 
     loss: float
     error: float
     rows: int
     left_out: int
+    defined: bool = True
 
 
 class Statistic(ABC):
@@ -90,7 +92,12 @@ class Statistic(ABC):
         """What totals come to; of parties, folds or rows, however these were grouped."""
         loss, error, rows = self._figure(counts[1:], amounts)
         worst = self.problem.metric.worst(self.schema)
-        return Figure(min(max(loss, 0.0), worst), min(error, worst), int(rows), int(counts[0]))
+        loss, error = min(max(loss, 0.0), worst), min(error, worst)
+        return Figure(loss, error, int(rows), int(counts[0]), self._defined(counts[1:]))
+
+    def _defined(self, counts: np.ndarray) -> bool:
+        """Whether the counted rows define the metric."""
+        return bool(counts.any())
 
     def _with(self, left_out: int, counts: np.ndarray, amounts: Sequence[float]) -> Tally:
         whole = np.concatenate([[left_out], counts])
@@ -222,6 +229,10 @@ class Scores(Statistic):
         """The class itself scores lowest, all others highest."""
         return _without(y, self.classes)
 
+    def _defined(self, counts: np.ndarray) -> bool:
+        histograms = counts.reshape(len(self._judged), 2, NODES)
+        return any(own.any() and other.any() for own, other in histograms)
+
     def _figure(self, counts: np.ndarray, amounts: np.ndarray) -> tuple[float, float, float]:
         histograms = counts.reshape(len(self._judged), 2, NODES)
         rows = float(histograms[0].sum())
@@ -335,6 +346,9 @@ class Squares(Statistic):
 
     def _wrong(self, y: np.ndarray) -> np.ndarray:
         return np.full(len(y), np.inf)
+
+    def _defined(self, counts: np.ndarray) -> bool:
+        return bool(counts[0] > (self.problem.metric_name == "r2"))
 
     def _figure(self, counts: np.ndarray, amounts: np.ndarray) -> tuple[float, float, float]:
         rows = float(counts[0])
