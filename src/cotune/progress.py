@@ -24,7 +24,7 @@ class Progress:
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         """A step of the method is done; `trials` are all so far."""
 
-    def differing(self, found: Differing, problem: Problem) -> None:
+    def differing(self, found: Differing, problem: Problem, by_folds: bool) -> None:
         """So far do the parties differ."""
 
     def finalists(self, certain: Sequence[Finalist], count: int, folds: int) -> None:
@@ -59,8 +59,8 @@ class _Bar(Progress):
             value = problem.metric.value(best.loss)
             self._bar.update(self._task, best=f"best {value:.4f} {best.learner}")
 
-    def differing(self, found: Differing, problem: Problem) -> None:
-        for sentence in found.sentences(problem):
+    def differing(self, found: Differing, problem: Problem, by_folds: bool) -> None:
+        for sentence in found.sentences(problem, by_folds):
             self._bar.console.print(sentence, markup=False)
 
     def finalists(self, certain: Sequence[Finalist], count: int, folds: int) -> None:

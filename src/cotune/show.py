@@ -50,7 +50,8 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("compared by", _compared_by(outcome))
     if outcome.differing is not None:
-        facts.add("parties", _bullets(outcome.differing.sentences(outcome.problem)))
+        by_folds = outcome.headline.of == "federated cross-validation"
+        facts.add("parties", _bullets(outcome.differing.sentences(outcome.problem, by_folds)))
     if outcome.finalists:
         facts.add("finalists", _finalists(outcome))
     if outcome.joined is not None:
@@ -351,8 +352,9 @@ def gain_of_tuning(outcome: Outcome) -> str:
     if best is None:
         return ""
     for one in outcome.finalists:
-        if one.default and one.held_out is not None:
-            if (one.learner, one.params) == (outcome.best_learner, outcome.best_params):
+        own = one.learner == outcome.best_learner
+        if one.default and own and one.held_out is not None:
+            if one.params == outcome.best_params:
                 return "default settings were the best: tuning gained nothing here"
             gain = one.held_out.loss - best.loss
             error = math.hypot(one.held_out.error, best.error)

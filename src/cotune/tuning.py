@@ -289,7 +289,7 @@ def _run_method(
         shown.says(settings.why_held(found.few, len(federation.parties)))
         if _asks_how_parties_differ(settings):
             differing = differ(federation, problem)
-            shown.differing(differing, problem)
+            shown.differing(differing, problem, settings.trained_by_folds)
         for step in find_method(settings.method)(federation, problem, **options):
             steps.append(step)
             shown.step(step, _trials(steps), problem)
