@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from cotune.blind import blind_loss
 from cotune.party.train.assess import HALVES, Score
-from cotune.tally import figures
+from cotune.tally import figures, statistic
 from cotune.trial import HeldOut
 
 if TYPE_CHECKING:
@@ -61,12 +62,20 @@ def _found(
 
 def scores_of(problem: Problem, halves: Halves, parties: int, folds: int = 0) -> Scores | None:
     """What totals come to; None if they are of no row."""
-    (found,) = figures(problem, _added([_half(halves, number) for number in range(HALVES)]))
+    totals = _added([_half(halves, number) for number in range(HALVES)])
+    (found,) = figures(problem, totals)
     if not found.rows:
         return None
     rows = found.rows + found.left_out
-    error, left_out = found.error, found.left_out
-    held_out = HeldOut(found.loss, rows, parties, error=error, left_out=left_out, folds=folds)
+    held_out = HeldOut(
+        found.loss,
+        rows,
+        parties,
+        error=found.error,
+        left_out=found.left_out,
+        folds=folds,
+        blind=blind_loss(problem, statistic(problem).class_rows(totals["counts"])),
+    )
     return Scores(held_out, halves)
 
 

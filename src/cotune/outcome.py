@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from cotune.blind import no_better_than, sees_nothing
+from cotune.blind import against_blind
 from cotune.differences import Differing
 from cotune.errors import Malformed, UsageError
 from cotune.federation.ledger import Ledger, Round
@@ -170,8 +170,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         if found.crossed is not None:
             loss = found.crossed
             words += ", corrected for having been chosen"
-        if sees_nothing(self.problem, found):
-            words += f"; no better than {no_better_than(self.problem)}: not a model to use"
+        if verdict := against_blind(self.problem, found):
+            words += f"; {verdict}: not a model to use"
         return Headline(
             metric.value(loss),
             loss,

@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from cotune.blind import no_better_than
+from cotune.blind import what_is_blind
 from cotune.outcome import ONE_SIDED
 from cotune.progress import named
 
@@ -315,7 +315,7 @@ def _finalists(outcome: Outcome) -> RenderableType:
             trained += " as trained"
         lines.append(f"{named(one)}: {searched} in the search, {trained}")
     if all(one.failed for one in outcome.finalists):
-        lines.append(f"no model is better than {no_better_than(outcome.problem)}")
+        lines.append(f"no model is clearly better than {what_is_blind(outcome.problem)}")
     gained = gain_of_tuning(outcome)
     return _bullets([*lines, gained] if gained else lines)
 

@@ -99,6 +99,10 @@ class Statistic(ABC):
         """Whether the counted rows define the metric."""
         return bool(counts.any())
 
+    def class_rows(self, counts: np.ndarray) -> tuple[int, ...]:
+        """The rows of every class that totals are over; empty where they do not have these."""
+        return ()
+
     def _with(self, left_out: int, counts: np.ndarray, amounts: Sequence[float]) -> Tally:
         whole = np.concatenate([[left_out], counts])
         places = np.flatnonzero(whole)
@@ -142,6 +146,9 @@ class Hits(_Classes):
         hits = np.bincount(y[y == predicted], minlength=self.classes)
         return np.concatenate([rows, hits]), ()
 
+    def class_rows(self, counts: np.ndarray) -> tuple[int, ...]:
+        return tuple(map(int, counts[1 : 1 + self.classes]))
+
     def _figure(self, counts: np.ndarray, amounts: np.ndarray) -> tuple[float, float, float]:
         rows, hits = counts.reshape(2, -1)
         hits = np.minimum(hits, rows)  # whatever a party claims
@@ -168,6 +175,9 @@ class Confusion(_Classes):
 
     def _sums(self, y: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, Sequence[float]]:
         return np.bincount(y * self.classes + predicted, minlength=self.classes**2), ()
+
+    def class_rows(self, counts: np.ndarray) -> tuple[int, ...]:
+        return tuple(map(int, counts[1:].reshape(self.classes, -1).sum(axis=1)))
 
     def _figure(self, counts: np.ndarray, amounts: np.ndarray) -> tuple[float, float, float]:
         matrix = counts.reshape(self.classes, self.classes).astype(float)
