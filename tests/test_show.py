@@ -117,7 +117,7 @@ def test_finalists_are_shown_with_what_tuning_gained(page):
     words = " ".join(text(page).split())
     assert "decision_tree: 0.9000 in the search, 0.8000 +- 0.0100 as trained" in words
     assert "hgb: 0.8500 in the search, given up, out of memory" in words
-    assert "decision_tree, default settings: - in the search, 0.7900 +- 0.0100" in words
+    assert "decision_tree (default settings): - in the search, 0.7900 +- 0.0100" in words
     assert "tuning gained 0.0100 +- 0.0141 over default settings: within the noise" in words
     assert "the best of 2 trained models" in words
 
