@@ -217,6 +217,7 @@ def test_a_party_whose_rows_do_not_define_the_metric_has_no_figure_and_does_not_
     text = shown(outcome)
     assert "- one: one class only" in text
     assert "nan" not in text
+    assert "always right alone" not in text
     json.dumps(outcome.summary()["joined"], allow_nan=False)
     console = Console(width=200, file=io.StringIO())
     show_assessment(again, console)

@@ -56,7 +56,8 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
         facts.add("finalists", _finalists(outcome))
     if outcome.joined is not None:
         lines = _joining(outcome.joined)
-        if outcome.differing is not None and outcome.differing.one_class:
+        one_class = outcome.differing is not None and outcome.differing.one_class
+        if one_class and outcome.problem.metric_name != "roc_auc":
             lines.append("a party with one class is always right alone, and only on its own rows")
         facts.add("joining", _bullets(lines))
     facts.add("cost", cost_line(outcome.ledger))
