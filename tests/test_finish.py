@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 
 import msgspec
 import numpy as np
@@ -17,12 +18,13 @@ from cotune.federation.federation import Federation
 from cotune.finish import contenders, finish
 from cotune.folds import crossed
 from cotune.outcome import Outcome
+from cotune.progress import announced
 from cotune.settings import Settings
 from cotune.show import show_outcome
 from cotune.tally import figures, statistic, vectors
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
-from cotune.trial import HeldOut, Trial
+from cotune.trial import Finalist, HeldOut, Trial
 from tests.parts import federation_of, iris, parts, people, problem_of, wine
 from tests.training.test_watch import unequal
 
@@ -215,6 +217,10 @@ def test_why_rows_are_set_aside_is_said():
     assert "20 % of every party's rows are set aside" in Settings().why_held(0, 5)
     assert "as every party has 100 or more" in Settings().why_held(0, 5)
     assert "as 2 of 5 parties have fewer than 100" in Settings().why_held(2, 5)
+    masked = Settings(privacy="masked")
+    assert "as 2 of 5 parties have fewer than 100" in masked.why_held(2, 5)
+    for few in (1, 4):
+        assert "as not every party has 100 or more (--holdout" in masked.why_held(few, 5)
     assert Settings(holdout=0.3).why_held(2, 5) == "30 % of every party's rows are set aside"
     noised = {"noise": 5.0, "weights": "equal", "privacy": "masked"}
     for given in (
@@ -323,7 +329,7 @@ def test_what_was_given_up_is_shown_with_its_reason(collapsed):
     show_outcome(collapsed, console)
     shown = console.file.getvalue()
     assert "in the search, given up, its training diverged: the loss over the parties'" in shown
-    assert "no model is better" not in shown
+    assert "no model is clearly better" not in shown
 
 
 def test_a_run_killed_after_a_training_was_given_up_resumes_to_the_same_answer(collapsed, tmp_path):
@@ -358,19 +364,28 @@ def test_as_published_nothing_takes_the_place_of_the_searchs_answer(holdout):
         collapsing(fixed=fixed, finalists=0, holdout=holdout)
 
 
-def test_where_no_column_says_anything_the_best_model_is_kept_and_said_to_be_of_no_use():
+def meaningless() -> pd.DataFrame:
     frame = wine()
-    frame["target"] = np.random.default_rng(3).permutation(frame["target"])
+    return frame.assign(target=np.random.default_rng(3).permutation(frame["target"]))
+
+
+def test_where_no_column_says_anything_the_best_model_is_kept_and_said_to_be_of_no_use():
+    frame = meaningless()
     with federation_of(parts(frame)) as federation:
         outcome = cotune.tune(federation, **TWO, holdout=0.3, progress=False)
     assert len(outcome.finalists) >= 3
-    assert all("no better than the class shares" in one.failed for one in outcome.finalists)
+    hows = {True: "not clearly better", False: "no better"}
+    for found, said in (
+        *((one.held_out, one.failed) for one in outcome.finalists),
+        (outcome.held_out, outcome.headline.words),
+    ):
+        assert f"{hows[found.loss < found.blind]} than the class shares" in said
     assert outcome.held_out.loss == min(one.held_out.loss for one in outcome.finalists)
-    assert outcome.headline.words.endswith("no better than the class shares: not a model to use")
+    assert outcome.headline.words.endswith(" than the class shares: not a model to use")
     assert outcome.model.predict(frame).shape == (len(frame),)
     console = Console(width=500, file=io.StringIO())
     show_outcome(outcome, console)
-    assert "- no model is better than the class shares" in console.file.getvalue()
+    assert "- no model is clearly better than the class shares" in console.file.getvalue()
 
 
 def test_there_are_at_most_twice_the_trainings_that_were_announced():
@@ -396,6 +411,45 @@ def test_there_are_at_most_twice_the_trainings_that_were_announced():
     ]
 
 
+def test_what_is_trained_in_the_end_is_announced_with_the_number_of_trainings():
+    def one(learner, default):
+        return Finalist(learner, {}, 0.1, default)
+
+    tree, linear = one("decision_tree", True), one("mlp", False)
+    assert announced([tree, linear], 3, 2, True, False) == (
+        "finalists: decision_tree (default settings); mlp; the default settings of the best one's "
+        "learner: compared by 2-fold cross-validation, the best trained again on all rows, in up "
+        "to 7 trainings, or 11 if others have to take the place of those that go wrong"
+    )
+    assert announced([tree, one("mlp", True)], 3, 0, False, False) == (
+        "finalists: decision_tree (default settings); mlp (default settings): trained and compared "
+        "on the rows set aside, in up to 2 trainings"
+    )
+    assert announced([linear], 1, 0, True, True) == (
+        "mlp is trained and evaluated on the rows set aside, in 1 training, or 2 if another has "
+        "to take its place; then a round and a fit at each party to compare the model "
+        "with the parties' own"
+    )
+
+
+@pytest.mark.parametrize(("finalists", "least"), [(1, 2), (2, 2), (3, 4)])
+def test_no_more_is_trained_than_was_announced(finalists, least, capsys):
+    given = TWO | {"holdout": 0.3, "finalists": finalists, "progress": True}
+    with federation_of(parts(meaningless())) as federation:
+        outcome = cotune.tune(federation, **given)
+    said = " ".join(capsys.readouterr().err.split())
+    (most,) = re.findall(r"trainings?, or (\d+) if", said)
+    assert least <= len(outcome.finalists) <= int(most)
+
+
+def test_one_party_is_compared_with_nobody():
+    with federation_of({"only": wine()}) as federation:
+        outcome = cotune.tune(federation, **TWO, holdout=0.3, progress=False)
+    assert outcome.differing is outcome.joined is None
+    assert {"differ", "assess"}.isdisjoint(entry.task for entry in outcome.rounds)
+    assert outcome.headline.of == "rows set aside"
+
+
 def test_where_default_settings_are_given_up_the_next_best_of_the_search_is_trained():
     problem = problem_of(wine(), learners=("decision_tree",))
     default = problem.default("decision_tree")
@@ -416,6 +470,7 @@ def test_where_default_settings_are_given_up_the_next_best_of_the_search_is_trai
     [
         ({"finalists": 2, "holdout": 0.2, "train": False}, "let the model be trained"),
         ({"finalists": -1}, "0 for the search's answer"),
+        ({"finalists": True}, "give how many configurations"),
         ({"finalists": 2, "method": "fedex"}, "fedex trains while it searches"),
         (
             {"finalists": 2, "holdout": 0.2, "noise": 5.0, "weights": "equal", "privacy": "masked"},

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from cotune.blind import blind_loss
 from cotune.party.train.assess import HALVES, Score
-from cotune.tally import Figure, figures
+from cotune.tally import figures, statistic
 from cotune.trial import HeldOut
 
 if TYPE_CHECKING:
@@ -61,12 +62,20 @@ def _found(
 
 def scores_of(problem: Problem, halves: Halves, parties: int, folds: int = 0) -> Scores | None:
     """What totals come to; None if they are of no row."""
-    found = _figure(problem, halves)
+    totals = _together(halves)
+    (found,) = figures(problem, totals)
     if not found.rows:
         return None
     rows = found.rows + found.left_out
-    error, left_out = found.error, found.left_out
-    held_out = HeldOut(found.loss, rows, parties, error=error, left_out=left_out, folds=folds)
+    held_out = HeldOut(
+        found.loss,
+        rows,
+        parties,
+        error=found.error,
+        left_out=found.left_out,
+        folds=folds,
+        blind=blind_loss(problem, statistic(problem).class_rows(totals["counts"])),
+    )
     return Scores(held_out, halves)
 
 
@@ -78,7 +87,7 @@ def crossed(problem: Problem, models: Sequence[Halves], best: int) -> float:
     than the `best` of all, in the mean over the rows, is added to its loss: so the same model for
     both halves is not corrected, whatever classes a half lacks. No model is worse than the worst.
     """
-    whole = [_figure(problem, halves).loss for halves in models]
+    whole = [figures(problem, _together(halves))[0].loss for halves in models]
     parts = [[figures(problem, _half(halves, n))[0] for halves in models] for n in range(HALVES)]
     rows = [part[best].rows for part in parts]
     if not all(rows):
@@ -90,12 +99,8 @@ def crossed(problem: Problem, models: Sequence[Halves], best: int) -> float:
     return min(max(whole), whole[best] + luck)
 
 
-def _figure(problem: Problem, halves: Halves) -> Figure:
-    return figures(problem, _added([_half(halves, number) for number in range(HALVES)]))[0]
-
-
-def _added(parts: Sequence[Halves]) -> Halves:
-    return {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+def _together(halves: Halves) -> Halves:
+    return {name: values.reshape(HALVES, -1).sum(axis=0) for name, values in halves.items()}
 
 
 def _half(halves: Halves, number: int) -> Halves:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from cotune.errors import DataError
 from cotune.party.key import RunKey, Secret
-from cotune.party.rows import Rows, fold_indices, fraction_of, open_rows, second_half
+from cotune.party.rows import Rows, fold_indices, fraction_of, open_rows, parted, second_half
 from tests.parts import iris, people, problem_of
 
 
@@ -83,6 +84,16 @@ def test_classes_with_fewer_rows_than_folds_still_give_folds(tmp_path):
     frame = people(6, labels="x").assign(target=list("uvwxyz"))
     rows = Rows(tmp_path / "rows", frame, problem_of(frame, people(), folds=3), RunKey(0))
     assert len(fold_indices(rows.folder, 1.0)) == 3
+
+
+@pytest.mark.filterwarnings("error")
+def test_of_classes_with_fewer_rows_than_folds_nobody_is_warned():
+    frame = iris().iloc[:40]
+    frame.loc[2:, "target"] = 0
+    frame.loc[:1, "target"] = 1
+    problem = problem_of(frame, folds=3)
+    outside, inside = parted(frame, msgspec.structs.replace(problem, fold=0), RunKey(0))
+    assert len(outside) + len(inside) == 40
 
 
 def test_the_problem_says_whether_rows_are_scaled(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from functools import lru_cache
 from pathlib import Path
 
@@ -90,7 +91,10 @@ def _folds(
     stratified = classes and np.bincount(labels).max() >= folds
     kind = StratifiedKFold if stratified else KFold
     splitter = kind(folds, shuffle=True, random_state=random_state(seed))
-    return [(chosen[train], chosen[test]) for train, test in splitter.split(chosen, labels)]
+    with warnings.catch_warnings():
+        # A class of fewer rows than folds is no mistake here, and a warning would count its rows.
+        warnings.filterwarnings("ignore", message="The least populated class")
+        return [(chosen[train], chosen[test]) for train, test in splitter.split(chosen, labels)]
 
 
 def parted(frame: pd.DataFrame, problem: Problem, key: Key) -> tuple[pd.DataFrame, pd.DataFrame]:
