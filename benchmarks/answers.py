@@ -8,7 +8,7 @@ somebody who holds all rows search with Optuna by hand, with the same learners, 
 folds. All models are evaluated on the rest of the table: that is the truth.
 
 Results are kept by the digest of the code that they depend on, one file each, so that a run that
-was stopped goes on where it was; `--show` prints the tables of what there is.
+was stopped resumes; `--show` prints the tables of what there is.
 
     python benchmarks/answers.py --data FOLDER
 """
