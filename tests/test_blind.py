@@ -7,8 +7,11 @@ import pytest
 from sklearn import metrics
 
 from cotune.blind import blind_loss, sees_nothing
+from cotune.data.encode import encode_target
+from cotune.folds import scores_of
+from cotune.tally import statistic, vectors
 from cotune.trial import HeldOut
-from tests.parts import diabetes, problem_of
+from tests.parts import diabetes, people, problem_of
 from tests.training.test_watch import unequal
 
 
@@ -56,8 +59,40 @@ def test_a_model_is_better_than_a_constant_by_more_than_its_standard_error():
     problem = problem_of(unequal())  # balanced accuracy of three classes: 1/3
     assert not sees_nothing(problem, HeldOut(0.60, 100, 3, error=0.05))
     assert sees_nothing(problem, HeldOut(0.64, 100, 3, error=0.05)) == (
-        "its model is no better than the class shares: 0.36 +- 0.05 on the rows set aside, where "
-        "that has 0.3333"
+        "its model is not clearly better than the class shares: 0.36 +- 0.05 on the rows set "
+        "aside, where that has 0.3333"
+    )
+    assert "is no better than the class shares: 0.33 +-" in sees_nothing(
+        problem, HeldOut(0.67, 100, 3, error=0.05, folds=3)
     )
     numbers = problem_of(diabetes(), metric="r2")
-    assert "than the target's mean" in sees_nothing(numbers, HeldOut(1.5, 100, 3, error=0.05))
+    assert "no better than the target's mean" in sees_nothing(
+        numbers, HeldOut(1.5, 100, 3, error=0.05)
+    )
+
+
+def test_of_the_mean_absolute_error_a_bound_is_said():
+    problem = problem_of(diabetes(), metric="mae")
+    most = problem.schema.target_scale
+    said = sees_nothing(problem, HeldOut(0.99 * most, 100, 3, error=0.05 * most))
+    assert "not clearly better than the target's mean" in said
+    assert said.endswith(f"where that has at most {most:.4g}")
+    assert not sees_nothing(problem, HeldOut(0.9 * most, 100, 3, error=0.05 * most))
+
+
+@pytest.mark.parametrize("name", ["balanced_accuracy", "accuracy", "f1"])
+def test_a_constant_is_compared_on_the_classes_that_the_figure_counts(name):
+    """The third class has four rows, which every party leaves out."""
+    frame = people(400, labels="xy")
+    frame.loc[:3, "target"] = "z"
+    problem = problem_of(frame, metric=name)
+    summed = statistic(problem)
+    y = encode_target(frame, problem.schema)
+    constant = np.full(len(y), np.bincount(y).argmax())
+    kept = np.array([True, True, False])
+    halves = [summed.tally(y[rows], constant[rows], kept) for rows in np.split(np.arange(400), 2)]
+    totals = {name: np.array(found) for name, found in vectors(problem, halves).items()}
+    found = scores_of(problem, totals, 3).held_out
+    assert found.left_out == 4
+    assert found.blind == pytest.approx(found.loss)
+    assert "no better than the class shares" in sees_nothing(problem, found)

@@ -174,3 +174,42 @@ def test_rows_that_are_off_by_any_amount_stay_within_the_bounds():
         federation = base.for_run("run", Journal(), Budget())
         federation.problem = problem
         assert federation.sum(Differ()).parties == 2
+
+
+def test_the_headline_says_where_it_is_not_the_joint_models():
+    with federation_of(skewed()) as federation:
+        apart = cotune.tune(federation, "defaults", **TREE)
+        held = cotune.tune(federation, "defaults", **TREE | {"train": True}, holdout=0.2)
+        trained = cotune.tune(federation, "defaults", **TREE | {"folds": 2}, judge="federated")
+        central = cotune.tune(federation, "central", **TREE, trials=1)
+    with federation_of(parts(wine())) as federation:
+        alike = cotune.tune(federation, "defaults", **TREE)
+    says = "not the joint model's: see --holdout or --finalists 3"
+    assert apart.headline.words.endswith(says)
+    assert apart.summary()["headline"]["words"].endswith(says)
+    for other in (held, trained, central, alike):
+        assert says not in other.headline.words
+    assert says not in held.searched_for.words
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"holdout": 0.2}, "which is judged on rows set aside"),
+        ({"finalists": 3, "holdout": 0}, "which is judged by cross-validation over all parties"),
+        ({"finalists": 1, "holdout": 0}, "which rows set aside would show (--holdout 0.2)"),
+        ({"judge": "federated", "holdout": 0}, ""),
+    ],
+)
+def test_what_differing_parties_mean_depends_on_how_models_are_judged(given, says, capsys):
+    with federation_of(skewed()) as federation:
+        outcome = cotune.tune(
+            federation, "defaults", **TREE | {"train": True, "progress": True, "folds": 2} | given
+        )
+    console = Console(width=500, file=io.StringIO())
+    show_outcome(outcome, console)
+    for text in (console.file.getvalue(), capsys.readouterr().err):
+        words = " ".join(text.split())
+        assert "parties have one class; class shares differ by" in words
+        assert says in words
+        assert ("figures of local models say little about" in words) == bool(says)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 
 import msgspec
 import numpy as np
@@ -17,12 +18,13 @@ from cotune.federation.federation import Federation
 from cotune.finish import contenders, finish
 from cotune.folds import crossed
 from cotune.outcome import Outcome
+from cotune.progress import announced
 from cotune.settings import Settings
 from cotune.show import show_outcome
-from cotune.tally import figures
+from cotune.tally import figures, statistic, vectors
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
-from cotune.trial import HeldOut, Trial
+from cotune.trial import Finalist, HeldOut, Trial
 from tests.parts import federation_of, iris, parts, people, problem_of, wine
 from tests.training.test_watch import unequal
 
@@ -105,11 +107,30 @@ def test_the_headline_is_free_of_the_luck_of_the_best():
             hits = [random.binomial(25, 0.5) for _ in range(2)]
             counts = np.array([[0, 25, 0, 0, hit, 0, 0] for hit in hits], dtype=float)
             models.append({"counts": counts.ravel()})
-        lucky.append(min(figures(problem, together_of(one))[0].loss for one in models))
-        fair.append(crossed(problem, models))
+        losses = [figures(problem, together_of(one))[0].loss for one in models]
+        lucky.append(min(losses))
+        fair.append(crossed(problem, models, int(np.argmin(losses))))
     error = 0.5 / math.sqrt(50 * 300)
     assert np.mean(lucky) < 0.5 - 10 * error
     assert abs(np.mean(fair) - 0.5) < 4 * error
+
+
+def test_the_headline_is_no_worse_than_the_worst_model_that_was_compared():
+    """Scores of two models in one histogram would rank worse than either."""
+    random, frame = np.random.default_rng(0), people(100)
+    problem = problem_of(frame, metric="roc_auc")
+    y = (frame["target"] == "y").to_numpy().astype(int)
+    signal, first = 1.5 * y + random.normal(size=len(y)), np.arange(len(y)) % 2 == 0
+    models, losses = [], []
+    for noisy, place, scale in ((~first, 0.0, 1.0), (first, 1.5, 4.0)):
+        score = 1 / (1 + np.exp(-place - scale * (signal + noisy * random.normal(size=len(y)))))
+        predicted = np.column_stack([1 - score, score])
+        summed = statistic(problem)
+        halves = [summed.tally(y[half], predicted[half]) for half in (first, ~first)]
+        models.append({name: np.array(v) for name, v in vectors(problem, halves).items()})
+        losses.append(figures(problem, together_of(models[-1]))[0].loss)
+    fair = crossed(problem, models, int(np.argmin(losses)))
+    assert min(losses) <= fair <= max(losses)
 
 
 def together_of(totals):
@@ -196,6 +217,10 @@ def test_why_rows_are_set_aside_is_said():
     assert "20 % of every party's rows are set aside" in Settings().why_held(0, 5)
     assert "as every party has 100 or more" in Settings().why_held(0, 5)
     assert "as 2 of 5 parties have fewer than 100" in Settings().why_held(2, 5)
+    masked = Settings(privacy="masked")
+    assert "as 2 of 5 parties have fewer than 100" in masked.why_held(2, 5)
+    for few in (1, 4):
+        assert "as not every party has 100 or more (--holdout" in masked.why_held(few, 5)
     assert Settings(holdout=0.3).why_held(2, 5) == "30 % of every party's rows are set aside"
     noised = {"noise": 5.0, "weights": "equal", "privacy": "masked"}
     for given in (
@@ -304,7 +329,7 @@ def test_what_was_given_up_is_shown_with_its_reason(collapsed):
     show_outcome(collapsed, console)
     shown = console.file.getvalue()
     assert "in the search, given up, its training diverged: the loss over the parties'" in shown
-    assert "no model is better" not in shown
+    assert "no model is clearly better" not in shown
 
 
 def test_a_run_killed_after_a_training_was_given_up_resumes_to_the_same_answer(collapsed, tmp_path):
@@ -339,19 +364,28 @@ def test_as_published_nothing_takes_the_place_of_the_searchs_answer(holdout):
         collapsing(fixed=fixed, finalists=0, holdout=holdout)
 
 
-def test_where_no_column_says_anything_the_best_model_is_kept_and_said_to_be_of_no_use():
+def meaningless() -> pd.DataFrame:
     frame = wine()
-    frame["target"] = np.random.default_rng(3).permutation(frame["target"])
+    return frame.assign(target=np.random.default_rng(3).permutation(frame["target"]))
+
+
+def test_where_no_column_says_anything_the_best_model_is_kept_and_said_to_be_of_no_use():
+    frame = meaningless()
     with federation_of(parts(frame)) as federation:
         outcome = cotune.tune(federation, **TWO, holdout=0.3, progress=False)
     assert len(outcome.finalists) >= 3
-    assert all("no better than the class shares" in one.failed for one in outcome.finalists)
+    hows = {True: "not clearly better", False: "no better"}
+    for found, said in (
+        *((one.held_out, one.failed) for one in outcome.finalists),
+        (outcome.held_out, outcome.headline.words),
+    ):
+        assert f"{hows[found.loss < found.blind]} than the class shares" in said
     assert outcome.held_out.loss == min(one.held_out.loss for one in outcome.finalists)
-    assert outcome.headline.words.endswith("no better than the class shares: not a model to use")
+    assert outcome.headline.words.endswith(" than the class shares: not a model to use")
     assert outcome.model.predict(frame).shape == (len(frame),)
     console = Console(width=500, file=io.StringIO())
     show_outcome(outcome, console)
-    assert "- no model is better than the class shares" in console.file.getvalue()
+    assert "- no model is clearly better than the class shares" in console.file.getvalue()
 
 
 def test_there_are_at_most_twice_the_trainings_that_were_announced():
@@ -377,6 +411,45 @@ def test_there_are_at_most_twice_the_trainings_that_were_announced():
     ]
 
 
+def test_what_is_trained_in_the_end_is_announced_with_the_number_of_trainings():
+    def one(learner, default):
+        return Finalist(learner, {}, 0.1, default)
+
+    tree, linear = one("decision_tree", True), one("mlp", False)
+    assert announced([tree, linear], 3, 2, True, False) == (
+        "finalists: decision_tree (default settings); mlp; the default settings of the best one's "
+        "learner: compared by 2-fold cross-validation, the best trained again on all rows, in up "
+        "to 7 trainings, or 11 if others have to take the place of those that go wrong"
+    )
+    assert announced([tree, one("mlp", True)], 3, 0, False, False) == (
+        "finalists: decision_tree (default settings); mlp (default settings): trained and compared "
+        "on the rows set aside, in up to 2 trainings"
+    )
+    assert announced([linear], 1, 0, True, True) == (
+        "mlp is trained and evaluated on the rows set aside, in 1 training, or 2 if another has "
+        "to take its place; then a round and a fit at each party to compare the model "
+        "with the parties' own"
+    )
+
+
+@pytest.mark.parametrize(("finalists", "least"), [(1, 2), (2, 2), (3, 4)])
+def test_no_more_is_trained_than_was_announced(finalists, least, capsys):
+    given = TWO | {"holdout": 0.3, "finalists": finalists, "progress": True}
+    with federation_of(parts(meaningless())) as federation:
+        outcome = cotune.tune(federation, **given)
+    said = " ".join(capsys.readouterr().err.split())
+    (most,) = re.findall(r"trainings?, or (\d+) if", said)
+    assert least <= len(outcome.finalists) <= int(most)
+
+
+def test_one_party_is_compared_with_nobody():
+    with federation_of({"only": wine()}) as federation:
+        outcome = cotune.tune(federation, **TWO, holdout=0.3, progress=False)
+    assert outcome.differing is outcome.joined is None
+    assert {"differ", "assess"}.isdisjoint(entry.task for entry in outcome.rounds)
+    assert outcome.headline.of == "rows set aside"
+
+
 def test_where_default_settings_are_given_up_the_next_best_of_the_search_is_trained():
     problem = problem_of(wine(), learners=("decision_tree",))
     default = problem.default("decision_tree")
@@ -397,6 +470,7 @@ def test_where_default_settings_are_given_up_the_next_best_of_the_search_is_trai
     [
         ({"finalists": 2, "holdout": 0.2, "train": False}, "let the model be trained"),
         ({"finalists": -1}, "0 for the search's answer"),
+        ({"finalists": True}, "give how many configurations"),
         ({"finalists": 2, "method": "fedex"}, "fedex trains while it searches"),
         (
             {"finalists": 2, "holdout": 0.2, "noise": 5.0, "weights": "equal", "privacy": "masked"},
@@ -427,3 +501,39 @@ def test_the_interval_of_the_best_of_several_covers_its_true_figure(finished):
         low, high = outcome.headline.interval
         inside += low <= 1 - true <= high
     assert 0.9 <= inside / runs <= 0.99
+
+
+def came_to(outcome: Outcome) -> tuple:
+    """All but the time that it took."""
+    trials = [(one.learner, one.params, one.loss, one.reasons) for one in outcome.trials]
+    return outcome.headline, trials, len(outcome.rounds), outcome.ended
+
+
+#: By the second rate a perceptron's weights are out of bounds in the first round.
+FAR_OUT = {"mlp": {"learning_rate_init": [1e-3, 1e30], "max_iter": (3, 5)}}
+
+
+@pytest.mark.parametrize("judge", ["local", "federated"])
+def test_a_run_in_which_a_training_came_to_no_round_resumes_to_the_same_outcome(tmp_path, judge):
+    given = {"learners": ["mlp"], "trials": 4, "folds": 2, "space": FAR_OUT, "sampler": "random"}
+    if judge == "local":
+        given["space"] = {"mlp": {"learning_rate_init": [1e30], "max_iter": (3, 5)}}
+        given["learners"] = ["mlp", "decision_tree"]
+    given |= {"holdout": 0.3, "judge": judge, "progress": False}
+    run = tmp_path / "whole"
+    with federation_of(parts(wine())) as federation:
+        whole = cotune.tune(federation, **given, run=run)
+        failed = [one for one in whole.finalists if one.failed and not one.rounds]
+        assert failed or any(trial.reasons for trial in whole.trials), "this proves nothing"
+        (run / "outcome.json").unlink()
+        again = cotune.resume(run, Federation(federation.engine), progress=False)
+        assert again.finalists == whole.finalists
+        assert came_to(again) == came_to(whole)
+        for number in range(3, len(whole.rounds), max(1, len(whole.rounds) // 6)):
+            folder = tmp_path / str(number)
+            dying = Federation(Faulty(federation.engine, dies_at=number))
+            with pytest.raises(Killed):
+                cotune.tune(dying, **given, run=folder)
+            resumed = cotune.resume(folder, Federation(federation.engine), progress=False)
+            assert resumed.finalists == whole.finalists
+            assert came_to(resumed) == came_to(whole)

@@ -318,6 +318,15 @@ def test_what_cannot_be_judged_by_training_is_refused_before_any_work(given, say
         Settings(**({"judge": "federated"} | given))
 
 
+def test_nobody_is_advised_not_to_train_where_the_search_trains():
+    with pytest.raises(UsageError) as refused:
+        Settings(judge="federated", learners=("random_forest",), privacy="masked")
+    assert "--no-train" not in str(refused.value)
+    assert str(refused.value).endswith("leave 'random_forest' out, or judge")
+    with pytest.raises(UsageError, match="--no-train"):
+        Settings(learners=("random_forest",), privacy="masked")
+
+
 def test_a_federation_without_enough_parties_stops_and_can_be_resumed(tmp_path):
     def lost(call, party, reply):
         return None if call > 12 else reply

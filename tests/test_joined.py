@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 
 import numpy as np
@@ -14,11 +15,11 @@ import cotune
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, decode_request
 from cotune.joined import Assessment, Judged
-from cotune.party.train.assess import compared
-from cotune.show import _joining, show_outcome
+from cotune.party.train.assess import assessed, compared
+from cotune.show import _joining, show_assessment, show_outcome
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
-from tests.parts import federation_of, iris, parts, problem_of, wine
+from tests.parts import federation_of, iris, parts, people, problem_of, wine
 
 LINEAR = {
     "learners": ["logistic_regression"],
@@ -191,3 +192,85 @@ def test_of_many_parties_ten_are_listed():
     assert len(lines) == 12
     assert lines[1] == "p13: 0.9600 -> 0.8000: better alone"
     assert lines[-1] == "and 4 parties more: --json"
+
+
+def apart() -> dict[str, pd.DataFrame]:
+    """A party of one class, one that can set no row aside, and three with all classes."""
+    frame = wine()
+    tiny = frame.drop_duplicates("target")
+    rest = frame.drop(tiny.index)
+    one = rest.query("target == 0").iloc[:20]
+    return {"one": one, "tiny": tiny, **parts(rest.drop(one.index), 3)}
+
+
+def test_a_party_whose_rows_do_not_define_the_metric_has_no_figure_and_does_not_count(tmp_path):
+    run = tmp_path / "run"
+    with federation_of(apart()) as federation:
+        outcome = cotune.tune(federation, **LINEAR, metric="roc_auc", run=run)
+        again = cotune.evaluate(run, federation)
+    assert cotune.Outcome.load(run).joined == outcome.joined == again
+    found = outcome.joined
+    (one,) = [judged for judged in found.parties if judged.party == "one"]
+    assert one.joint is one.own is found.gain(one) is None
+    assert found.asked == 3
+    assert found.gained == sum((found.gain(judged) or 0) > 0 for judged in found.parties)
+    text = shown(outcome)
+    assert "- one: one class only" in text
+    assert "nan" not in text
+    assert "always right alone" not in text
+    json.dumps(outcome.summary()["joined"], allow_nan=False)
+    console = Console(width=200, file=io.StringIO())
+    show_assessment(again, console)
+    assert "nan" not in console.file.getvalue()
+    assert "one class only" in console.file.getvalue()
+
+
+def test_its_operator_reads_why_a_party_has_no_figure():
+    problem = problem_of(iris(), metric="roc_auc")
+    said = compared(problem, np.zeros(9, dtype=int), np.eye(3)[np.zeros(9, dtype=int)], None)
+    assert said == "roc auc on the 9 rows set aside: they have one class only, or are too few"
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "roc_auc", "log_loss"])
+def test_plain_and_private_sums_ask_the_same_parties(metric):
+    tables = apart()
+    tables["small"] = tables["tiny"]  # two of one kind, so that a private sum shows their count
+    if metric == "roc_auc":
+        tables.pop("one")
+    found = {}
+    with federation_of(tables) as federation:
+        for privacy in ("plain", "masked"):
+            outcome = cotune.tune(federation, **LINEAR, metric=metric, privacy=privacy)
+            found[privacy] = outcome.joined
+    plain, masked = found["plain"], found["masked"]
+    assert plain.asked == masked.asked == len(tables) - 2
+    assert plain.total == masked.total
+    assert masked.gained in (None, plain.gained)
+
+
+def test_how_many_were_asked_is_not_shown_if_that_singles_out_a_party():
+    tables = apart()
+    tables.pop("one")
+    with federation_of(tables) as federation:
+        found = cotune.tune(federation, **LINEAR, privacy="masked").joined
+    assert found.asked is found.gained is None  # 3 of 4
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "accuracy", "f1", "roc_auc", "log_loss"])
+def test_rows_that_a_party_leaves_out_have_no_say_in_whether_it_gained(metric):
+    """It has one row of the third class, and two models differ on that one only."""
+    frame = people(400, labels="xy")
+    frame.loc[:3, "target"] = "z"
+    problem = problem_of(frame, metric=metric)
+    y = np.array([0] * 20 + [1] * 20 + [2])
+    own = y.copy()
+    own[:3], own[40] = 1, 0
+    right = own.copy()
+    right[40] = 2
+    by_scores = metric in ("roc_auc", "log_loss")
+    replies = [
+        assessed(problem, y, *(np.eye(3)[m] * 0.8 + 0.1 if by_scores else m for m in (a, own)), 5)
+        for a in (own, right)
+    ]
+    assert replies[0] == replies[1]
+    assert (replies[0].asked, replies[0].gained) == ((1,), (0,))

@@ -14,7 +14,14 @@ from cotune.federation.ledger import Round
 from cotune.federation.wire import Cost, Refusal
 from cotune.outcome import Outcome
 from cotune.problem import Problem
-from cotune.show import show_comparison, show_outcome, show_runs, show_trials, show_unfinished
+from cotune.show import (
+    gain_of_tuning,
+    show_comparison,
+    show_outcome,
+    show_runs,
+    show_trials,
+    show_unfinished,
+)
 from cotune.trial import Finalist, HeldOut, Trial
 
 DISCLOSED = "evaluate: each party tells its mean cross-validated loss of each configuration asked"
@@ -110,9 +117,22 @@ def test_finalists_are_shown_with_what_tuning_gained(page):
     words = " ".join(text(page).split())
     assert "decision_tree: 0.9000 in the search, 0.8000 +- 0.0100 as trained" in words
     assert "hgb: 0.8500 in the search, given up, out of memory" in words
-    assert "decision_tree, default settings: - in the search, 0.7900 +- 0.0100" in words
+    assert "decision_tree (default settings): - in the search, 0.7900 +- 0.0100" in words
     assert "tuning gained 0.0100 +- 0.0141 over default settings: within the noise" in words
     assert "the best of 2 trained models" in words
+
+
+def test_what_tuning_gained_is_over_the_default_settings_of_the_answers_own_learner():
+    def one(learner, params, loss, default=True):
+        found = HeldOut(loss, 40, 3, error=0.01)
+        return Finalist(learner, params, loss, default, found)
+
+    best = one("decision_tree", {"max_depth": 7}, 0.1, default=False)
+    other, own = one("logistic_regression", {"C": 1.0}, 0.3), one("decision_tree", {}, 0.15)
+    trial = Trial("decision_tree", best.params, 0.1, 3, 90.0, 15, 0.25)
+    tuned = outcome(chosen=trial, held_out=best.held_out, finalists=(other, best, own))
+    assert gain_of_tuning(tuned).startswith("tuning gained 0.0500 +- 0.0141 over default settings")
+    assert gain_of_tuning(msgspec.structs.replace(tuned, finalists=(other, best))) == ""
 
 
 def test_a_spread_is_shown_where_it_is_known(page):

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import msgspec
 import numpy as np
 
 from cotune.differences import may_be_shown
@@ -115,26 +114,24 @@ def _assessed(federation: Federation, problem: Problem, model: Model) -> Assessm
     if federation.privacy != "plain":  # no party discloses its own figures
         sums = federation.sum(task)
         total = _judged("all", problem, {name: sums.sum(name) for name in terms})
-        gained: int | None = int(sums.sum("gained")[0])
-        if not may_be_shown(int(sums.sum("gained")[0]), sums.parties):
-            gained = None
-        return Assessment(problem.metric_name, (), total, gained, sums.parties)
+        gained, asked = (int(sums.sum(name)[0]) for name in ("gained", "asked"))
+        if not may_be_shown(asked, sums.parties):
+            return Assessment(problem.metric_name, (), total)
+        shown = gained if may_be_shown(gained, asked) else None
+        return Assessment(problem.metric_name, (), total, shown, asked)
     replies = {party: cast(Assessed, reply) for party, reply in federation.gather(task).items()}
     totals = added_up(terms, list(replies.values()), [1.0] * len(replies))
-    value = problem.metric.value
-    parties = tuple(
-        msgspec.structs.replace(
-            _judged(party, problem, added_up(terms, [one], [1.0])),
-            rows=one.rows,
-            joint=value(one.joint),  # the party's own words: exact, and of all of its rows
-            own=value(one.own),
-        )
-        for party, one in replies.items()
-        if one.rows
+    parties = [
+        _judged(party, problem, added_up(terms, [one], [1.0])) for party, one in replies.items()
+    ]
+    gained, asked = (int(totals[name][0]) for name in ("gained", "asked"))
+    return Assessment(
+        problem.metric_name,
+        tuple(one for one in parties if one.rows),
+        _judged("all", problem, totals),
+        gained,
+        asked,
     )
-    total = _judged("all", problem, totals)
-    gained = int(totals["gained"][0])
-    return Assessment(problem.metric_name, parties, total, gained, len(parties))
 
 
 def _judged(party: str, problem: Problem, totals: Mapping[str, np.ndarray]) -> Judged:
@@ -143,8 +140,8 @@ def _judged(party: str, problem: Problem, totals: Mapping[str, np.ndarray]) -> J
     return Judged(
         party,
         joint.rows + joint.left_out,
-        value(joint.loss),
-        value(own.loss),
+        value(joint.loss) if joint.defined else None,
+        value(own.loss) if own.defined else None,
         joint.error,
         own.error,
         joint.left_out,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cotune.data.schema import Schema
@@ -9,11 +11,12 @@ from cotune.problem import Problem
 from cotune.trial import HeldOut
 
 
-def blind_loss(problem: Problem) -> float:
+def blind_loss(problem: Problem, class_rows: Sequence[int] = ()) -> float:
     """The loss of the best constant prediction, from the schema.
 
-    The mean absolute error of the target's mean is not known, but at most the target's deviation:
-    that is taken, so a model that is a little better may still be no better than the mean.
+    With `class_rows` it is that on rows of which there are so many of every class: those that a
+    figure counts may be of fewer classes. The mean absolute error of the target's mean is not
+    known, but at most the target's deviation: that is taken.
     """
     schema, name = problem.schema, problem.metric_name
     if problem.task == "regression":
@@ -22,7 +25,7 @@ def blind_loss(problem: Problem) -> float:
         return entropy(schema)
     if name == "roc_auc":
         return 0.5
-    shares = _shares(schema)
+    shares = _shares(class_rows if any(class_rows) else _known(schema))
     largest = float(shares.max())
     if name == "accuracy":
         return 1.0 - largest
@@ -32,30 +35,48 @@ def blind_loss(problem: Problem) -> float:
 
 def entropy(schema: Schema) -> float:
     """The log loss of the class shares as probabilities."""
-    shares = _shares(schema)
+    shares = _shares(_known(schema))
     return float(-(shares @ np.log(shares)))
 
 
-def _shares(schema: Schema) -> np.ndarray:
+def _known(schema: Schema) -> Sequence[int]:
+    return schema.class_rows or (1,) * len(schema.classes)
+
+
+def _shares(class_rows: Sequence[int]) -> np.ndarray:
     """Of the classes that have rows."""
-    known = schema.class_rows or (1,) * len(schema.classes)
-    rows = np.array([count for count in known if count], dtype=float)
+    rows = np.array([count for count in class_rows if count], dtype=float)
     shares: np.ndarray = rows / rows.sum()
     return shares
 
 
 def sees_nothing(problem: Problem, found: HeldOut) -> str:
     """Why a model is no better than that, in a sentence; empty if it is, by a standard error."""
-    blind = blind_loss(problem)
-    if found.loss < blind - found.error:
+    verdict = against_blind(problem, found)
+    if not verdict:
         return ""
-    value, what = problem.metric.value, no_better_than(problem)
+    value = problem.metric.value
+    where = "in cross-validation" if found.folds else "on the rows set aside"
+    most = "at most " if problem.metric_name == "mae" else ""
     return (
-        f"its model is no better than {what}: {value(found.loss):.4g} +- {found.error:.2g} on the "
-        f"rows set aside, where that has {value(blind):.4g}"
+        f"its model is {verdict}: {value(found.loss):.4g} +- {found.error:.2g} {where}, where that "
+        f"has {most}{value(_blind(problem, found)):.4g}"
     )
 
 
-def no_better_than(problem: Problem) -> str:
+def against_blind(problem: Problem, found: HeldOut) -> str:
+    """That a model is not better than that, in words; empty if it is, by a standard error."""
+    blind = _blind(problem, found)
+    if found.loss < blind - found.error:
+        return ""
+    how = "not clearly better" if found.loss < blind else "no better"
+    return f"{how} than {what_is_blind(problem)}"
+
+
+def what_is_blind(problem: Problem) -> str:
     """What a constant prediction is made of."""
     return "the target's mean" if problem.task == "regression" else "the class shares"
+
+
+def _blind(problem: Problem, found: HeldOut) -> float:
+    return blind_loss(problem) if found.blind is None else found.blind

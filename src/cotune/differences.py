@@ -33,8 +33,16 @@ class Differing(msgspec.Struct, frozen=True):
     target: float
     columns: dict[str, float]
 
-    def sentences(self, problem: Problem) -> list[str]:
-        """What is said to the user, in one or two sentences."""
+    def much(self, problem: Problem) -> bool:
+        """Whether models of single parties and the joint one may be two things."""
+        limit = MUCH if problem.task == "classification" else MUCH_OF_VARIANCE
+        return bool(self.one_class) or self.target >= limit
+
+    def sentences(self, problem: Problem, by_folds: bool = False) -> list[str]:
+        """What is said to the user, in one or two sentences.
+
+        `by_folds` is whether finalists are compared by cross-validation.
+        """
         found = []
         if self.one_class:
             found.append(f"{self.one_class} of {self.parties} parties have one class")
@@ -46,11 +54,12 @@ class Differing(msgspec.Struct, frozen=True):
             share = 100.0 * self.target
             found.append(f"{share:.0f} % of the target's variance lies between parties")
         meaning = ""
-        limit = MUCH if problem.task == "classification" else MUCH_OF_VARIANCE
-        if self.one_class or self.target >= limit:
-            judged = "which is judged on rows set aside"
-            if not problem.holdout:
-                judged = "which rows set aside would show (--holdout 0.2)"
+        if problem.judge == "local" and self.much(problem):
+            judged = "which rows set aside would show (--holdout 0.2)"
+            if problem.holdout:
+                judged = "which is judged on rows set aside"
+            elif by_folds:
+                judged = "which is judged by cross-validation over all parties"
             meaning = f": figures of local models say little about the joint model, {judged}"
         said = ["; ".join(found) + meaning]
         ranked = sorted(self.columns.items(), key=lambda item: -item[1])

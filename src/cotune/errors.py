@@ -42,7 +42,14 @@ class FederationError(CotuneError):
 
 
 class Unusable(FederationError):
-    """Too few parties answered, and all others because of what the task made of their rows."""
+    """Too few parties answered, and all others because of what the task made of their rows.
+
+    The `reason` is a party's own sentence.
+    """
+
+    def __init__(self, sentence: str, reason: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
 
 
 class Malformed(CotuneError):

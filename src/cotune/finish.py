@@ -138,7 +138,7 @@ def finish(
     chosen = _best(entered, errors)
     model = chosen.model or training(chosen.finalist, problem)
     finalists = tuple(other.finalist for other in entered)
-    return model, _corrected(problem, chosen.finalist, entered), finalists
+    return model, _corrected(problem, chosen, entered), finalists
 
 
 def _best(entered: Sequence[_Entered], errors: Sequence[Exception]) -> _Entered:
@@ -148,13 +148,15 @@ def _best(entered: Sequence[_Entered], errors: Sequence[Exception]) -> _Entered:
     return min(trained, key=lambda one: one.rank)
 
 
-def _corrected(problem: Problem, best: Finalist, entered: Sequence[_Entered]) -> Finalist:
+def _corrected(problem: Problem, best: _Entered, entered: Sequence[_Entered]) -> Finalist:
     """The best finalist with its figure as it is without the luck in having been chosen."""
-    halves = [one.scores.halves for one in entered if one.scores is not None]
-    if best.held_out is None or len(halves) < 2:
-        return best
-    found = msgspec.structs.replace(best.held_out, crossed=crossed(problem, halves))
-    return msgspec.structs.replace(best, held_out=found)
+    could = [one for one in entered if one.scores is not None and one.rank[0] == best.rank[0]]
+    halves = [one.scores.halves for one in could if one.scores is not None]
+    if best.finalist.held_out is None or len(halves) < 2:
+        return best.finalist
+    loss = crossed(problem, halves, could.index(best))
+    found = msgspec.structs.replace(best.finalist.held_out, crossed=loss)
+    return msgspec.structs.replace(best.finalist, held_out=found)
 
 
 def _finalist(

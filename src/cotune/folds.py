@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from cotune.blind import blind_loss
 from cotune.party.train.assess import HALVES, Score
-from cotune.tally import figures
+from cotune.tally import figures, statistic
 from cotune.trial import HeldOut
 
 if TYPE_CHECKING:
@@ -61,30 +62,45 @@ def _found(
 
 def scores_of(problem: Problem, halves: Halves, parties: int, folds: int = 0) -> Scores | None:
     """What totals come to; None if they are of no row."""
-    (found,) = figures(problem, _added([_half(halves, number) for number in range(HALVES)]))
+    totals = _together(halves)
+    (found,) = figures(problem, totals)
     if not found.rows:
         return None
     rows = found.rows + found.left_out
-    error, left_out = found.error, found.left_out
-    held_out = HeldOut(found.loss, rows, parties, error=error, left_out=left_out, folds=folds)
+    held_out = HeldOut(
+        found.loss,
+        rows,
+        parties,
+        error=found.error,
+        left_out=found.left_out,
+        folds=folds,
+        blind=blind_loss(problem, statistic(problem).class_rows(totals["counts"])),
+    )
     return Scores(held_out, halves)
 
 
-def crossed(problem: Problem, models: Sequence[Halves]) -> float:
+def crossed(problem: Problem, models: Sequence[Halves], best: int) -> float:
     """The loss of the best of several models without the luck in having been chosen.
 
-    Of either half of the rows those totals count that belong to the model which is best on the
-    other half (two-fold cross-fitting), so the rows that choose are not those that judge.
+    On either half of the rows that model counts which is best on the other half (two-fold
+    cross-fitting), so the rows that choose are not those that judge. By how much these are worse
+    than the `best` of all, in the mean over the rows, is added to its loss: so the same model for
+    both halves is not corrected, whatever classes a half lacks. No model is worse than the worst.
     """
-    chosen = []
-    for half in range(HALVES):
-        losses = [figures(problem, _half(halves, 1 - half))[0].loss for halves in models]
-        chosen.append(_half(models[int(np.argmin(losses))], half))
-    return figures(problem, _added(chosen))[0].loss
+    whole = [figures(problem, _together(halves))[0].loss for halves in models]
+    parts = [[figures(problem, _half(halves, n))[0] for halves in models] for n in range(HALVES)]
+    rows = [part[best].rows for part in parts]
+    if not all(rows):
+        return whole[best]
+    luck = 0.0
+    for half, other in ((0, 1), (1, 0)):
+        chosen = int(np.argmin([figure.loss for figure in parts[other]]))
+        luck += rows[half] * (parts[half][chosen].loss - parts[half][best].loss) / sum(rows)
+    return min(max(whole), whole[best] + luck)
 
 
-def _added(parts: Sequence[Halves]) -> Halves:
-    return {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+def _together(halves: Halves) -> Halves:
+    return {name: values.reshape(HALVES, -1).sum(axis=0) for name, values in halves.items()}
 
 
 def _half(halves: Halves, number: int) -> Halves:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from cotune.blind import no_better_than, sees_nothing
+from cotune.blind import against_blind
 from cotune.differences import Differing
 from cotune.errors import Malformed, UsageError
 from cotune.federation.ledger import Ledger, Round
@@ -141,7 +141,14 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     def headline(self) -> Headline:
         """The model's figure on rows that were set aside, or without these that of the search."""
         if self.held_out is None:
-            return self.searched_for
+            searched = self.searched_for
+            if not self._of_local_models(searched):
+                return searched
+            words = (
+                f"{searched.words}; of models of single parties, which differ much, not the joint "
+                "model's: see --holdout or --finalists 3"
+            )
+            return msgspec.structs.replace(searched, words=words)
         found = self.held_out
         rows = f"{found.rows} rows" if found.rows else "rows"
         parties = _counted(found.parties, "party", "parties")
@@ -163,8 +170,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
         if found.crossed is not None:
             loss = found.crossed
             words += ", corrected for having been chosen"
-        if sees_nothing(self.problem, found):
-            words += f"; no better than {no_better_than(self.problem)}: not a model to use"
+        if verdict := against_blind(self.problem, found):
+            words += f"; {verdict}: not a model to use"
         return Headline(
             metric.value(loss),
             loss,
@@ -175,6 +182,11 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
             words,
             self._interval(found),
         )
+
+    def _of_local_models(self, searched: Headline) -> bool:
+        """Whether the search's figure need not be near the joint model's."""
+        local = searched.of in ("cross-validation", "prediction") and searched.parties > 1
+        return local and self.differing is not None and self.differing.much(self.problem)
 
     def _interval(self, found: HeldOut) -> tuple[float, float] | None:
         """90 %, in the metric's direction: wider towards the worse, as the best of some was taken.

@@ -24,13 +24,17 @@ class Progress:
     def step(self, step: Step, trials: Sequence[Trial], problem: Problem) -> None:
         """A step of the method is done; `trials` are all so far."""
 
-    def differing(self, found: Differing, problem: Problem) -> None:
+    def differing(self, found: Differing, problem: Problem, by_folds: bool) -> None:
         """So far do the parties differ."""
 
-    def finalists(self, certain: Sequence[Finalist], count: int, folds: int) -> None:
+    def finalists(
+        self, certain: Sequence[Finalist], count: int, folds: int, replaced: bool, joining: bool
+    ) -> None:
         """These are trained and compared now, one after the other, and perhaps default settings.
 
-        Each is trained once for each of the `folds`, if there are any.
+        Each is trained once for each of the `folds`, if there are any. `replaced` is whether
+        another takes the place of one that is given up, and `joining` whether the parties are asked
+        at last what they gained.
         """
 
     def training(self, finalist: Finalist) -> None:
@@ -59,25 +63,16 @@ class _Bar(Progress):
             value = problem.metric.value(best.loss)
             self._bar.update(self._task, best=f"best {value:.4f} {best.learner}")
 
-    def differing(self, found: Differing, problem: Problem) -> None:
-        for sentence in found.sentences(problem):
+    def differing(self, found: Differing, problem: Problem, by_folds: bool) -> None:
+        for sentence in found.sentences(problem, by_folds):
             self._bar.console.print(sentence, markup=False)
 
-    def finalists(self, certain: Sequence[Finalist], count: int, folds: int) -> None:
-        if count < 2:
-            return
-        names = [*map(named, certain), "the default settings of the best of them"]
-        how = "trained one after the other and compared on the rows set aside"
-        end = f"; at most {len(certain)} more in place of any whose training goes wrong"
-        if folds:
-            trainings = len(names) * folds + 1
-            how = f"compared by {folds}-fold cross-validation, in up to {trainings} trainings"
-        else:
-            end += (
-                ", and in the end a round and a fit at each party to compare the best with their "
-            )
-            end += "own"
-        self._bar.console.print(f"finalists, {how}: " + ", ".join(names) + end)
+    def finalists(
+        self, certain: Sequence[Finalist], count: int, folds: int, replaced: bool, joining: bool
+    ) -> None:
+        if count:
+            line = announced(certain, count, folds, replaced, joining)
+            self._bar.console.print(line, markup=False)
 
     def training(self, finalist: Finalist) -> None:
         self._bar.update(self._task, description="train", best=named(finalist))
@@ -91,7 +86,35 @@ class _Bar(Progress):
 
 def named(finalist: Finalist) -> str:
     """In a few words."""
-    return f"{finalist.learner}, default settings" if finalist.default else finalist.learner
+    return f"{finalist.learner} (default settings)" if finalist.default else finalist.learner
+
+
+def announced(
+    certain: Sequence[Finalist], count: int, folds: int, replaced: bool, joining: bool
+) -> str:
+    """What is trained in the end, in how many trainings; see `Progress.finalists`."""
+    names = [named(one) for one in certain]
+    if count > 1 and not all(one.default for one in certain):
+        learner = "the best one's learner" if len(certain) > 1 else "its learner"
+        names.append(f"the default settings of {learner}")
+    each, once = folds or 1, bool(folds)
+    number, most = len(names) * each + once, (2 * len(certain) + (count > 1)) * each + once
+    if count == 1:
+        line = f"{names[0]} is trained and evaluated on the rows set aside, in 1 training"
+        others = "another has to take its place"
+    else:
+        how = "trained and compared on the rows set aside"
+        if folds:
+            how = f"compared by {folds}-fold cross-validation, the best trained again on all rows"
+        line = (
+            f"finalists: {'; '.join(names)}: {how}, in up to {number} training{'s' * (number > 1)}"
+        )
+        others = "others have to take the place of those that go wrong"
+    if replaced:
+        line += f", or {most} if {others}"
+    if joining:
+        line += "; then a round and a fit at each party to compare the model with the parties' own"
+    return line
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import msgspec
 from cotune import learners as known_learners
 from cotune import methods, training
 from cotune.data.schema import Schema, TaskKind
+from cotune.differences import may_be_shown
 from cotune.errors import UsageError, choices
 from cotune.party.tasks import ENOUGH_ROWS
 from cotune.privacy import protection
@@ -82,9 +83,7 @@ class Settings(msgspec.Struct, frozen=True):
             method=self.method,
             budget=self.budget,
         )
-        if self.train:
-            for name in self.learners or self.usual_learners:
-                training.check(name, self.privacy != "plain")
+        self._check_training()
         self._check_classes()
         if self.metric is not None and self.task not in (None, metric(self.metric).task):
             raise UsageError(f"the metric {self.metric!r} is not one for {self.task}")
@@ -121,7 +120,8 @@ class Settings(msgspec.Struct, frozen=True):
     def _check_finalists(self) -> None:
         if self.finalists is None:
             return
-        if not isinstance(self.finalists, int) or self.finalists < 0:
+        whole = isinstance(self.finalists, int) and not isinstance(self.finalists, bool)
+        if not whole or self.finalists < 0:
             raise UsageError(
                 f"finalists is {self.finalists!r}: give how many configurations are trained and "
                 "compared in the end, 0 for the search's answer alone"
@@ -178,8 +178,21 @@ class Settings(msgspec.Struct, frozen=True):
             )
         if self.merge_every is not None:
             raise UsageError(f"merge_every is about the last training only: {alone}, or that")
+
+    def _check_training(self) -> None:
+        if not (self.train or self.judge == "federated"):
+            return
         for name in self.learners or self.usual_learners:
-            training.check(name, self.privacy != "plain")
+            try:
+                training.check(name, self.privacy != "plain")
+            except UsageError as error:
+                if self.judge != "federated":
+                    raise
+                reason, _, _ = str(error).partition(":")  # what it advises is not to train at all
+                raise UsageError(
+                    f"{reason}, and judge='federated' trains every configuration: leave {name!r} "
+                    "out, or judge"
+                ) from error
 
     @property
     def compares_by(self) -> CompareBy:
@@ -232,10 +245,10 @@ class Settings(msgspec.Struct, frozen=True):
             )
         if not self._judges_in_the_end:
             return ""
-        return (
-            f"no rows are set aside, as {few} of {parties} parties have fewer than {ENOUGH_ROWS} "
-            "(--holdout SHARE sets some aside)"
-        )
+        shown = self.privacy == "plain" or may_be_shown(few, parties)
+        who = f"{few} of {parties} parties have" if shown else "not every party has"
+        least = f"fewer than {ENOUGH_ROWS}" if shown else f"{ENOUGH_ROWS} or more"
+        return f"no rows are set aside, as {who} {least} (--holdout SHARE sets some aside)"
 
     @property
     def trained(self) -> int:

@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from cotune.blind import no_better_than
+from cotune.blind import what_is_blind
 from cotune.outcome import ONE_SIDED
 from cotune.progress import named
 
@@ -50,12 +50,14 @@ def show_outcome(outcome: Outcome, console: Console | None = None) -> None:
     facts.add("best", _configuration({"learner": outcome.best_learner, **outcome.best_params}))
     facts.add("compared by", _compared_by(outcome))
     if outcome.differing is not None:
-        facts.add("parties", _bullets(outcome.differing.sentences(outcome.problem)))
+        by_folds = outcome.headline.of == "federated cross-validation"
+        facts.add("parties", _bullets(outcome.differing.sentences(outcome.problem, by_folds)))
     if outcome.finalists:
         facts.add("finalists", _finalists(outcome))
     if outcome.joined is not None:
         lines = _joining(outcome.joined)
-        if outcome.differing is not None and outcome.differing.one_class:
+        one_class = outcome.differing is not None and outcome.differing.one_class
+        if one_class and outcome.problem.metric_name != "roc_auc":
             lines.append("a party with one class is always right alone, and only on its own rows")
         facts.add("joining", _bullets(lines))
     facts.add("cost", cost_line(outcome.ledger))
@@ -141,12 +143,12 @@ def show_assessment(assessment: Assessment, console: Console | None = None) -> N
     metric = _words(assessment.metric)
     table = _table("party", numbers=("rows", f"joint {metric}", "its own", "gained"))
     for row in (*assessment.parties, assessment.total):
+        gain = assessment.gain(row)
         table.add_row(
             escape(row.party),
             str(row.rows),
-            figure(row.joint),
-            figure(row.own),
-            f"{assessment.gain(row):+.4f}",
+            *(_or_why_not(value, assessment) for value in (row.joint, row.own)),
+            "" if gain is None else f"{gain:+.4f}",
         )
     console = console or _console()
     console.print("", table, "", sep="\n")
@@ -314,7 +316,7 @@ def _finalists(outcome: Outcome) -> RenderableType:
             trained += " as trained"
         lines.append(f"{named(one)}: {searched} in the search, {trained}")
     if all(one.failed for one in outcome.finalists):
-        lines.append(f"no model is better than {no_better_than(outcome.problem)}")
+        lines.append(f"no model is clearly better than {what_is_blind(outcome.problem)}")
     gained = gain_of_tuning(outcome)
     return _bullets([*lines, gained] if gained else lines)
 
@@ -323,10 +325,11 @@ def _joining(found: Assessment) -> list[str]:
     """Alone -> together: over all parties, and for each that sends its own figures."""
 
     def line(name: str, one: Judged) -> str:
-        return f"{name}: {figure(one.own)} -> {figure(one.joint)}"
+        own, joint = (_or_why_not(value, found) for value in (one.own, one.joint))
+        return f"{name}: {own}" + ("" if one.joint is None else f" -> {joint}")
 
     lines = [line("all rows set aside, alone -> together", found.total)]
-    if found.gained is not None:
+    if found.gained is not None and found.asked:
         lines[0] += f"; {found.gained} of {_counted(found.asked, 'party', 'parties')} gained"
     alone = found.better_alone
     lines += [f"{line(one.party, one)}: better alone" for one in alone[:MOST_PARTIES]]
@@ -337,14 +340,22 @@ def _joining(found: Assessment) -> list[str]:
     return [*lines, f"and {_counted(left, 'party', 'parties')} more: --json"] if left > 0 else lines
 
 
+def _or_why_not(value: float | None, found: Assessment) -> str:
+    """A figure, or why the rows do not define it."""
+    if value is not None:
+        return figure(value)
+    return "one class only" if found.metric == "roc_auc" else "too few rows"
+
+
 def gain_of_tuning(outcome: Outcome) -> str:
     """What the answer gained over its learner's default settings, on the rows set aside."""
     best = outcome.held_out
     if best is None:
         return ""
     for one in outcome.finalists:
-        if one.default and one.held_out is not None:
-            if (one.learner, one.params) == (outcome.best_learner, outcome.best_params):
+        own = one.learner == outcome.best_learner
+        if one.default and own and one.held_out is not None:
+            if one.params == outcome.best_params:
                 return "default settings were the best: tuning gained nothing here"
             gain = one.held_out.loss - best.loss
             error = math.hypot(one.held_out.error, best.error)

@@ -46,12 +46,14 @@ class Figure(msgspec.Struct, frozen=True):
     """A loss over all rows of some parties, its standard error, and how many rows these are.
 
     `left_out` are those of classes of which their party has too few rows to say how they fared.
+    The rows need not define the metric: a ROC curve needs two classes, R2 two rows, any metric one.
     """
 
     loss: float
     error: float
     rows: int
     left_out: int
+    defined: bool = True
 
 
 class Statistic(ABC):
@@ -90,7 +92,16 @@ class Statistic(ABC):
         """What totals come to; of parties, folds or rows, however these were grouped."""
         loss, error, rows = self._figure(counts[1:], amounts)
         worst = self.problem.metric.worst(self.schema)
-        return Figure(min(max(loss, 0.0), worst), min(error, worst), int(rows), int(counts[0]))
+        loss, error = min(max(loss, 0.0), worst), min(error, worst)
+        return Figure(loss, error, int(rows), int(counts[0]), self._defined(counts[1:]))
+
+    def _defined(self, counts: np.ndarray) -> bool:
+        """Whether the counted rows define the metric."""
+        return bool(counts.any())
+
+    def class_rows(self, counts: np.ndarray) -> tuple[int, ...]:
+        """The rows of every class that totals are over; empty where they do not have these."""
+        return ()
 
     def _with(self, left_out: int, counts: np.ndarray, amounts: Sequence[float]) -> Tally:
         whole = np.concatenate([[left_out], counts])
@@ -135,6 +146,9 @@ class Hits(_Classes):
         hits = np.bincount(y[y == predicted], minlength=self.classes)
         return np.concatenate([rows, hits]), ()
 
+    def class_rows(self, counts: np.ndarray) -> tuple[int, ...]:
+        return tuple(map(int, counts[1 : 1 + self.classes]))
+
     def _figure(self, counts: np.ndarray, amounts: np.ndarray) -> tuple[float, float, float]:
         rows, hits = counts.reshape(2, -1)
         hits = np.minimum(hits, rows)  # whatever a party claims
@@ -161,6 +175,9 @@ class Confusion(_Classes):
 
     def _sums(self, y: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, Sequence[float]]:
         return np.bincount(y * self.classes + predicted, minlength=self.classes**2), ()
+
+    def class_rows(self, counts: np.ndarray) -> tuple[int, ...]:
+        return tuple(map(int, counts[1:].reshape(self.classes, -1).sum(axis=1)))
 
     def _figure(self, counts: np.ndarray, amounts: np.ndarray) -> tuple[float, float, float]:
         matrix = counts.reshape(self.classes, self.classes).astype(float)
@@ -221,6 +238,10 @@ class Scores(Statistic):
     def _wrong(self, y: np.ndarray) -> np.ndarray:
         """The class itself scores lowest, all others highest."""
         return _without(y, self.classes)
+
+    def _defined(self, counts: np.ndarray) -> bool:
+        histograms = counts.reshape(len(self._judged), 2, NODES)
+        return any(own.any() and other.any() for own, other in histograms)
 
     def _figure(self, counts: np.ndarray, amounts: np.ndarray) -> tuple[float, float, float]:
         histograms = counts.reshape(len(self._judged), 2, NODES)
@@ -335,6 +356,9 @@ class Squares(Statistic):
 
     def _wrong(self, y: np.ndarray) -> np.ndarray:
         return np.full(len(y), np.inf)
+
+    def _defined(self, counts: np.ndarray) -> bool:
+        return bool(counts[0] > (self.problem.metric_name == "r2"))
 
     def _figure(self, counts: np.ndarray, amounts: np.ndarray) -> tuple[float, float, float]:
         rows = float(counts[0])

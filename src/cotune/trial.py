@@ -48,7 +48,7 @@ class HeldOut(msgspec.Struct, frozen=True):
     several by these rows, `crossed` is the loss without the luck in that: of either half of them,
     of the model that the other half chooses. Where no rows were set aside so, it is that of a
     cross-validation, each row predicted by a model that the federation trained without its fold: of
-    so many `folds`.
+    so many `folds`. `blind` is what a prediction that uses no column loses on the same rows.
     """
 
     loss: float
@@ -59,6 +59,7 @@ class HeldOut(msgspec.Struct, frozen=True):
     left_out: int = 0
     crossed: float | None = None
     folds: int = 0
+    blind: float | None = None
 
 
 class Finalist(msgspec.Struct, frozen=True):

@@ -287,9 +287,9 @@ def _run_method(
             announce(federation.engine.doubts(settings.drop, folds))
         problem = federation.problem = settings.problem(found.schema, found.keys, not found.few)
         shown.says(settings.why_held(found.few, len(federation.parties)))
-        if _asks_how_parties_differ(settings):
+        if len(federation.parties) > 1 and _asks_how_parties_differ(settings):
             differing = differ(federation, problem)
-            shown.differing(differing, problem)
+            shown.differing(differing, problem, settings.trained_by_folds)
         for step in find_method(settings.method)(federation, problem, **options):
             steps.append(step)
             shown.step(step, _trials(steps), problem)
@@ -338,7 +338,10 @@ def _trained(
                 return train(federation, problem, configuration, shown.stage, settings.merge_every)
 
             folds = problem.folds if by_folds else 0
-            shown.finalists(contenders(problem, best, outcome.trials, count), count, folds)
+            replaced = settings.finalists != 0 and settings.method not in REFERENCES
+            joins = judged and settings.method not in REFERENCES and len(outcome.parties) > 1
+            certain = contenders(problem, best, outcome.trials, count)
+            shown.finalists(certain, count, folds, replaced, joins)
             model, finalist, finalists = finish(
                 federation,
                 problem,
@@ -347,11 +350,11 @@ def _trained(
                 count,
                 training,
                 shown.given_up,
-                replaced=settings.finalists != 0 and settings.method not in REFERENCES,
+                replaced=replaced,
             )
             found = finalist.held_out
             best = _trial_of(finalist, outcome)
-            if judged and settings.method not in REFERENCES:
+            if joins:
                 joined = joining(federation, problem, model)
         if outcome.run is not None:
             model.save(Path(outcome.run) / MODEL)

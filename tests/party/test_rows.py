@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from cotune.errors import DataError
 from cotune.party.key import RunKey, Secret
-from cotune.party.rows import Rows, fold_indices, fraction_of, open_rows, second_half
+from cotune.party.rows import Rows, fold_indices, fraction_of, open_rows, parted, second_half
 from tests.parts import iris, people, problem_of
 
 
@@ -85,6 +86,16 @@ def test_classes_with_fewer_rows_than_folds_still_give_folds(tmp_path):
     assert len(fold_indices(rows.folder, 1.0)) == 3
 
 
+@pytest.mark.filterwarnings("error")
+def test_of_classes_with_fewer_rows_than_folds_nobody_is_warned():
+    frame = iris().iloc[:40]
+    frame.loc[2:, "target"] = 0
+    frame.loc[:1, "target"] = 1
+    problem = problem_of(frame, folds=3)
+    outside, inside = parted(frame, msgspec.structs.replace(problem, fold=0), RunKey(0))
+    assert len(outside) + len(inside) == 40
+
+
 def test_the_problem_says_whether_rows_are_scaled(tmp_path):
     frame = iris()
     forms = []
@@ -127,15 +138,30 @@ def test_a_regression_keeps_its_numbers(tmp_path):
 @pytest.mark.parametrize("key", [RunKey(3), Secret(b"s" * 32)])
 def test_each_class_is_in_both_halves_of_the_rows_or_in_one_as_a_whole(key):
     y = np.repeat([0, 1, 2], [40, 9, 11])
-    second = second_half(y, classes=True, smallest=5, key=key)
+    second = second_half(y, True, 5, key, "site")
     counts = [int(second[y == label].sum()) for label in range(3)]
     assert counts[0] == 20
     assert counts[1] in (0, 9)
     assert counts[2] in (5, 6)
-    assert (second == second_half(y, classes=True, smallest=5, key=key)).all()
+    assert (second == second_half(y, True, 5, key, "site")).all()
 
 
-def test_rows_of_a_quantity_are_halved_where_there_are_enough():
-    y = np.linspace(0.0, 1.0, 10)
-    assert second_half(y, classes=False, smallest=5, key=RunKey(0)).sum() == 5
-    assert second_half(y[:9], classes=False, smallest=5, key=RunKey(0)).sum() in (0, 9)
+@pytest.mark.parametrize(("key", "enough"), [(RunKey(3), 8), (Secret(b"s" * 32), 40)])
+def test_few_rows_are_in_one_half_as_a_whole(key, enough):
+    for rows, halves in ((enough, {enough // 2}), (enough - 1, {0, enough - 1})):
+        y = np.linspace(0.0, 1.0, rows)
+        assert int(second_half(y, False, key.cell, key, "site").sum()) in halves
+    halves = {second_half(np.zeros(5, int), True, 5, key, f"site-{i}").all() for i in range(20)}
+    assert halves == {True, False}
+
+
+def test_another_target_shifts_no_few_rows_from_half_to_half():
+    """Two targets that differ in one row: halves by one order would differ in a few."""
+    y = np.repeat([0, 1], 30)
+    other = y.copy()
+    other[7] = 1
+    for secret in range(50):
+        key = Secret(bytes([secret]) * 32)
+        halves = [second_half(labels, True, 5, key, "site") for labels in (y, other)]
+        apart = int((halves[0] != halves[1]).sum())
+        assert 5 <= apart <= len(y) - 5

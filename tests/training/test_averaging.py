@@ -8,10 +8,11 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from cotune import learners
-from cotune.errors import UsageError
+from cotune.errors import Diverged, UsageError
+from cotune.federation.federation import Sums
 from cotune.federation.wire import Refusal
 from cotune.training.averaging import EPOCHS
-from tests.parts import diabetes, iris, parts, problem_of, unreliable, wine
+from tests.parts import diabetes, federation_of, iris, parts, problem_of, unreliable, wine
 from tests.training.trained import known_rounds, resumed, rows_of, run, trained
 
 FAST = {
@@ -109,6 +110,19 @@ def test_losses_over_other_parties_rows_are_not_compared():
     together, without = model.loss_curve_[:4], model.loss_curve_[4:]
     assert min(together) < min(without)
     assert model.best_loss_ == min(without)
+
+
+def test_a_first_loss_that_is_no_number_ends_the_training(monkeypatch):
+    tables = parts(iris(), 2)
+    problem = problem_of(*tables.values(), learners=("mlp",))
+    with federation_of(tables) as federation:
+        federation.problem = problem
+        total = Sums.sum
+        monkeypatch.setattr(
+            Sums, "sum", lambda sums, name: total(sums, name) * (np.nan if name == "loss" else 1.0)
+        )
+        with pytest.raises(Diverged, match="was no number after 0 stages"):
+            run(federation, problem, "mlp", FAST | {"max_iter": 3})
 
 
 def test_max_iter_counts_rounds_and_the_last_weights_are_judged_too():

@@ -169,8 +169,6 @@ class Answers:
         elif isinstance(reply_message, Gathered) and self._way == "gather":
             body = decode_body(self._task, reply_message.body, self._problem)
             self._check_weight(party, getattr(body, "weight", 0.0))
-            if isinstance(body, Assessed):
-                self._check_rows(party, body.rows)
             if isinstance(body, Assessed | Evaluations):
                 tallies = {n: np.array(getattr(body, n)) for n in ("counts", "wholes", "rests")}
                 self._check_rows(party, self._task.rows(self._problem, tallies))

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from cotune.errors import CotuneError, DataError, FederationError, Malformed, UsageError
+from cotune.errors import (
+    CotuneError,
+    DataError,
+    Diverged,
+    FederationError,
+    Malformed,
+    UsageError,
+)
 from cotune.federation.answers import Answers
 from cotune.federation.engine import Engine
 from cotune.federation.exchange import Exchange
@@ -37,22 +44,53 @@ from cotune.privacy.sums import (
     Private,
     check_enough,
     check_parties,
-    kind_of,
+    missing,
     private,
 )
 from cotune.problem import Budget, Problem
 
 #: An absent party is asked again after 1, 2, 4, ... rounds, at most this many.
 LONGEST_ABSENCE = 16
-#: Parts of a computation's checkpoint: what it is of, and what it came to (empty: the budget was
-#: spent on the way).
-OF, RESULT = "of", "result"
+#: The part of a computation's checkpoint that says what it is of.
+OF = "of"
 #: How often a private sum is begun anew, under new keys, because a party is gone or was restarted.
 ATTEMPTS = 4
 
 
 class BudgetSpent(CotuneError):
     """The next round could exceed the budget, so it is not begun."""
+
+
+class _End(msgspec.Struct, frozen=True):
+    """What a computation came to: its result, or the sentence of the error that ended it."""
+
+    content: bytes
+    error: str = ""
+
+    @classmethod
+    def of(cls, result: bytes | CotuneError) -> _End:
+        if isinstance(result, bytes):
+            return cls(result)
+        kind = next(name for name, kind in _ENDS.items() if isinstance(result, kind))
+        return cls(str(result).encode(), kind)
+
+    def result(self) -> bytes:
+        if self.error:
+            raise _ENDS[self.error](self.content.decode())
+        return self.content
+
+
+def _end_of(of: bytes) -> str:
+    return f"end {hashlib.sha256(of).hexdigest()}"
+
+
+#: The errors that end a computation, the narrower ones first.
+_ENDS: dict[str, type[CotuneError]] = {
+    "budget": BudgetSpent,
+    "diverged": Diverged,
+    "data": DataError,
+    "usage": UsageError,
+}
 
 
 class Sums:
@@ -126,7 +164,9 @@ class Federation:
         self._since = 0  # the last round before the computation that is checkpointed
         self._held: list[Round] | None = None  # its rounds since the last checkpoint
         self._of = b""  # what names it
-        self._ended = False  # whether the journal says that it came to no round
+        self._another = False  # whether the journal knows another one that began here
+        #: How computations ended that came to no round, and the last round before them.
+        self._ends: tuple[int, dict[str, bytes]] = (0, {})
 
     def for_run(
         self,
@@ -214,9 +254,11 @@ class Federation:
         `parts` of it that are large and do not change each time can be kept one by one: `part`
         gives them back.
         """
+        since, ends = self._ends
         named = {OF: self._of} if self._of else {}
+        named |= ends if since == self._since else {}
         self.journal.checkpoint(self._since, self._held or [], state, {**named, **parts})
-        self._held = []
+        self._held, self._ends = [], (self._since, {})
 
     def part(self, name: str) -> bytes | None:
         """A part that a checkpoint of the computation under way has kept."""
@@ -230,7 +272,7 @@ class Federation:
         nobody will ask for again, and writing each to the disk would take longer than the rounds.
         """
         self._since, self._held = self.ledger.rounds, []
-        found = None if self._ended else self.journal.restored(self._since)
+        found = None if self._another else self.journal.restored(self._since)
         if found is None:
             return None
         rounds, state = found
@@ -243,30 +285,32 @@ class Federation:
     def begun(self, of: bytes) -> bytes | None:
         """Begin a computation that `of` names: its result, if it came to its end before.
 
-        Its rounds are then in the ledger. Where another was begun at the same round, this one came
-        to no round before: it fails as it did then, or the budget was spent and is so again.
+        Its rounds are then in the ledger; if it failed then, it fails in the same way.
         """
         self._since, self._of = self.ledger.rounds, of
-        self._ended = self.journal.part(self._since, OF) not in (None, of)
-        if self._ended:
+        kept = self.journal.part(self._since, OF)
+        self._another = kept not in (None, of)
+        end = self.journal.part(self._since, _end_of(of))
+        if end is None:
             return None
-        result = self.journal.part(self._since, RESULT)
-        if result is not None:
+        if not self._another:
             self.restored()
-            self._held, self._of = None, b""
-        if result == b"":
-            raise BudgetSpent("the budget is spent")
-        return result
+        self._held, self._of = None, b""
+        return msgspec.msgpack.decode(end, type=_End).result()
 
-    def concluded(self, result: bytes | None) -> None:
+    def concluded(self, result: bytes | CotuneError) -> None:
         """The computation is at its end, and rounds are written down one by one again.
 
-        Its result is kept; an empty one says that the budget was spent on the way. One that
-        failed has none, and would be repeated from its last checkpoint.
+        What it came to is kept. One that failed before its first round leaves no trace but in the
+        checkpoint of the next one: if there is none yet, it is begun again.
         """
-        if result is not None and (result or self._held):
-            self.checkpoint(b"", {RESULT: result})
-        self._held, self._of, self._ended = None, b"", False
+        if self.journal.lasts:
+            ends = {_end_of(self._of): msgspec.msgpack.encode(_End.of(result))}
+            if self.ledger.rounds > self._since:
+                self.checkpoint(b"", ends)
+            else:
+                self._ends = self._since, {**self._ends[1], **ends}
+        self._held, self._of, self._another = None, b"", False
 
     def forget_keys(self) -> None:
         """The run is over: whatever could open its ciphertexts is not needed any more."""
@@ -293,8 +337,6 @@ class Federation:
         aim: Aim = WHOLE,
     ) -> Round:
         """One round: from the journal if it was finished before, from the parties otherwise."""
-        if self._ended:
-            raise BudgetSpent("the budget is spent")
         number = self.ledger.rounds + 1
         self._wanted = tuple(self.parties if among is None else among)
         asked = self._present(number)
@@ -528,10 +570,10 @@ class Federation:
             party, refusal = next(iter(answers.failures.items()))
             # what a party refuses by its rules says itself what to ask for instead
             fix = "" if refusal.code == "refused" else ". Mend it and resume, or lower the quorum"
-            kind = kind_of(answers.failures)
-            raise kind(
+            raise missing(
+                answers.failures,
                 f"{answered} of {len(self._wanted)} parties answered, {self._needed()} are needed; "
-                f"{party}: {refusal.sentence}{fix}"
+                f"{party}: {refusal.sentence}{fix}",
             )
 
 

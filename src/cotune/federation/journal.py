@@ -18,7 +18,7 @@ from cotune.federation.wire import encode
 from cotune.files import UNREADABLE, private
 
 #: Raised whenever what rounds and checkpoints hold is no longer read as it was.
-FORMAT = 5
+FORMAT = 6
 #: `link` is the digest of the row and of what it continues: of a round the one before, of a
 #: checkpoint its last round and its parts. It comes before what is long, to be read without that.
 _TABLES = (

@@ -169,8 +169,15 @@ class Party:
 
     @property
     def key(self) -> Key:
-        """By which the party chooses rows: nothing else decides which."""
-        return RunKey(self.problem.seed) if self._key_file is None else self._key_file.key
+        """By which the party chooses rows: nothing else decides which.
+
+        Of each fold's rows a real party chooses by a key of its own: the same positions in other
+        rows would be sets that differ by few.
+        """
+        if self._key_file is None:
+            return RunKey(self.problem.seed)
+        key, fold = self._key_file.key, self.problem.fold
+        return key if fold is None else key.part("fold", self.problem.folds, fold)
 
     @property
     def mark(self) -> str:

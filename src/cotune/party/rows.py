@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from cotune.data.encode import Features, as_text, encode, encode_target
 from cotune.data.schema import has_classes
 from cotune.party.key import Key, random_state
 from cotune.problem import Problem
+
+#: Of fewer cells no random parts are made: two ways to part the rows would often differ by few.
+FEW_CELLS = 8
 
 
 class Rows:
@@ -87,17 +91,20 @@ def _folds(
     stratified = classes and np.bincount(labels).max() >= folds
     kind = StratifiedKFold if stratified else KFold
     splitter = kind(folds, shuffle=True, random_state=random_state(seed))
-    return [(chosen[train], chosen[test]) for train, test in splitter.split(chosen, labels)]
+    with warnings.catch_warnings():
+        # A class of fewer rows than folds is no mistake here, and a warning would count its rows.
+        warnings.filterwarnings("ignore", message="The least populated class")
+        return [(chosen[train], chosen[test]) for train, test in splitter.split(chosen, labels)]
 
 
 def parted(frame: pd.DataFrame, problem: Problem, key: Key) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows outside of the problem's fold, and those of the fold, as cross-validation has them.
 
-    All and none where one of these would be fewer than the smallest cell: what is left of a
-    difference of totals is no row, or as many as that.
+    All and none where one of these would be fewer than the smallest cell, or the rows are few: what
+    is left of a difference of totals is no row, or as many as that.
     """
     assert problem.fold is not None
-    if len(frame) >= problem.folds:
+    if len(frame) >= max(problem.folds, FEW_CELLS * key.cell):
         y = encode_target(frame, problem.schema)
         train, test = _folds(y, np.arange(len(y)), problem, key)[problem.fold]
         if min(len(train), len(test)) >= key.cell:
@@ -144,13 +151,17 @@ def set_aside(
     return frame.iloc[np.sort(np.append(kept, rest))], frame.iloc[np.sort(held)]
 
 
-def second_half(y: np.ndarray, classes: bool, smallest: int, key: Key) -> np.ndarray:
+def second_half(y: np.ndarray, classes: bool, smallest: int, key: Key, party: str) -> np.ndarray:
     """Which rows are in the second half: every other one of each class, by the party's own order.
 
-    A class that has too few rows for two cells is in one of the halves as a whole.
+    A class that has too few rows for two cells is in one of the halves as a whole, and so are all
+    rows if they are few: halves by two targets would then not differ by enough of them.
     """
     labels = y if classes else np.zeros(len(y), dtype=int)
-    random = np.random.default_rng(key.seed("halves", within=len(y)))
+    seed = key.seed("halves", party, within=(len(y), _named(labels)))
+    random = np.random.default_rng(seed)
+    if len(y) < FEW_CELLS * key.cell:
+        return np.full(len(y), bool(random.integers(2)))
     order = random.permutation(len(y))
     second = np.zeros(len(y), dtype=bool)
     for label in np.unique(labels):

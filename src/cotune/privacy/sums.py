@@ -381,10 +381,11 @@ def check_parties(mode: Privacy, parties: int) -> None:
         )
 
 
-def kind_of(failures: Mapping[str, Refusal]) -> type[FederationError]:
+def missing(failures: Mapping[str, Refusal], sentence: str) -> FederationError:
     """The error that says why parties are missing."""
-    of_data = bool(failures) and all(no.code == "data" for no in failures.values())
-    return Unusable if of_data else FederationError
+    if failures and all(no.code == "data" for no in failures.values()):
+        return Unusable(sentence, reason=next(iter(failures.values())).sentence)
+    return FederationError(sentence)
 
 
 def check_enough(
@@ -395,7 +396,8 @@ def check_enough(
         first = [*failures.items()][:1]
         why = "".join(f"; {party}: {no.sentence}" for party, no in first)
         refused = any(no.code == "refused" for _, no in first)  # which says what to ask for instead
-        raise kind_of(failures)(
+        raise missing(
+            failures,
             f"{len(parties)} of the parties can be added up, {fewest} are needed for a private "
-            f"total{why}{'' if refused else '. Mend it and resume'}"
+            f"total{why}{'' if refused else '. Mend it and resume'}",
         )

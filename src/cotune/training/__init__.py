@@ -147,13 +147,13 @@ def train(
     try:
         estimator = _trained(federation, problem, configuration, watch, merge_every)
     except (BudgetSpent, DataError, UsageError) as error:
-        federation.concluded(b"" if isinstance(error, BudgetSpent) else None)
+        federation.concluded(error)
         raise
     told = about(federation, list(federation.ledger)[begun:])
     if merge_every is not None and _is_boosted(configuration.learner):
         told["merged_every"] = merge_every
     model = Model.of(problem, configuration, estimator, told)
-    federation.concluded(model.packed() if federation.journal.lasts else None)
+    federation.concluded(model.packed())
     return model
 
 
@@ -171,7 +171,7 @@ def _trained(
         except StopIteration as end:
             return end.value
         except Unusable as error:
-            raise Diverged(str(error)) from error
+            raise Diverged(f"its training failed: {error.reason}") from error
 
 
 def about(federation: Federation, rounds: Sequence[Round]) -> dict[str, Any]:

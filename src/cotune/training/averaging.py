@@ -93,7 +93,7 @@ def averaging(
         sums = federation.sum(Epochs(configuration, weights.tobytes(), done, epochs))
         loss = float(sums.sum("loss")[0] / sums.sum("rows")[0])
         state.losses.append(loss)
-        if federation.protection is None and min(state.losses) == state.losses[0]:
+        if federation.protection is None and not min(state.losses) < state.losses[0]:
             check_loss(state.losses)  # else there are better weights to return
         seen = state.by(federation.ledger.last.heard)
         seen.rounds += 1

@@ -126,6 +126,8 @@ class _Growth:
             self._choose(level)
             divided = [number for number in level if self._nodes[number].chosen]
             level = self._divide(divided)
+            if len(self._nodes) >= 2 * self._schema.rows:  # a tree of exact sums has fewer
+                raise _drowned()
             waiting = sum(int(self._nodes[number].sums[-1]) for number in level)
             yield Stage(rows - waiting, rows)
 
@@ -134,10 +136,7 @@ class _Growth:
         values = np.empty((len(self._nodes), self._classes or 1))
         for number, node in enumerate(self._nodes):
             if not 1 <= node.sums[-1] <= MOST_ROWS:
-                raise FederationError(
-                    "the noise hides how many rows lie in the nodes of the tree: resume with "
-                    "--no-train, or tune another learner"
-                )
+                raise _drowned()
             shares = node.sums[:-1] / node.sums[-1]
             values[number] = shares
             if not self._classes:
@@ -287,6 +286,13 @@ class _Growth:
 def _check(grown: Grown, schema: Schema) -> None:
     packed = PackedTree(len(grown.nodes) // NODE.itemsize, grown.nodes, grown.values)
     check_packed(packed, len(schema.columns), len(schema.classes))
+
+
+def _drowned() -> FederationError:
+    return FederationError(
+        "the noise hides how many rows lie in the nodes of the tree: resume with --no-train, or "
+        "tune another learner"
+    )
 
 
 def _least(params: Mapping[str, Any], rows: int) -> tuple[int, int]:

@@ -31,31 +31,28 @@ HALVES = 2
 
 
 class Assessed(Reply, frozen=True):
-    """Losses on the party's held-out rows, NaN where they do not define the metric; and tallies.
+    """Tallies of the party's held-out rows: the federation's model comes first, then its own."""
 
-    Of both the federation's model comes first, then the party's own.
-    """
-
-    rows: int
-    joint: float
-    own: float
     counts: tuple[int, ...]
     wholes: tuple[float, ...] = ()
     rests: tuple[float, ...] = ()
     gained: tuple[int, ...] = (0,)
+    asked: tuple[int, ...] = (0,)
 
 
 class Assess(Task, frozen=True):
     """Judge a model, and the same configuration fitted on the party's own rows alone.
 
-    `gained` is 1 if the model is better. How both did here is logged for the party's own operator.
+    `asked` is 1 if the party has rows that define the metric, `gained` if the model is better on
+    these: by what the tallies disclose, so that rows which they leave out have no say. How both did
+    here is logged for the party's own operator.
     """
 
     discloses = (
         "how many rows it set aside, and how the federation's model and one that it fitted on its "
-        "own rows alone predict these: two losses, which of them is smaller and, as the metric "
-        "needs it, how many rows of each class are predicted right or as which other class, "
-        "histograms of scores, or sums of errors and of their powers"
+        "own rows alone predict these: which of them is better and, as the metric needs it, how "
+        "many rows of each class are predicted right or as which other class, histograms of "
+        "scores, or sums of errors and of their powers"
     )
     reply = Assessed
     instead = "only the figures over all parties can be told"
@@ -71,7 +68,7 @@ class Assess(Task, frozen=True):
         if party.held_out.empty:
             nothing = tally.Tally({}, (0.0,) * tally.statistic(party.problem).amounts)
             found = tally.vectors(party.problem, [nothing, nothing])
-            return Assessed(0, math.nan, math.nan, **found)
+            return Assessed(**found)
         X, y, folder = _rows(party, self.learner, self.model)
         configuration = Configuration(self.learner, self.params)
         job = Job(folder, learner(self.learner), configuration, ())
@@ -83,7 +80,8 @@ class Assess(Task, frozen=True):
 
     def terms(self, problem: Problem | None) -> dict[str, Term]:
         assert problem is not None
-        return tally.terms(problem, 2) | {"gained": Term(1, 0.0, 1.0, 1.0, exact=True)}
+        count = Term(1, 0.0, 1.0, 1.0, exact=True)
+        return tally.terms(problem, 2) | {"gained": count, "asked": count}
 
     def rows(self, problem: Problem | None, vectors: Mapping[str, np.ndarray]) -> float:
         assert problem is not None
@@ -97,12 +95,6 @@ class Assess(Task, frozen=True):
 
     def check(self, reply: Assessed, problem: Problem | None) -> None:
         assert problem is not None
-        worst = problem.metric.worst(problem.schema)
-        for loss in (reply.joint, reply.own):
-            if not (np.isnan(loss) or 0.0 <= loss <= worst):
-                raise Malformed("the reply has a loss that is not within its bounds")
-        if not 0 <= reply.rows < 2**31:
-            raise Malformed("the reply's number of rows is not within its bounds")
         nothing = dict.fromkeys(("wholes", "rests"), Term(0, 0.0, 0.0, 1.0))
         for name, term in (nothing | self.terms(problem)).items():
             values = np.asarray(getattr(reply, name), dtype=float)
@@ -144,7 +136,7 @@ class Score(Task, frozen=True):
         predicted, seconds = party.compute(joint_predictions, folder, self.model, X)
         party.bill(0, seconds)
         classes = problem.task == "classification"
-        second = second_half(y, classes, party.smallest_cell, party.key)
+        second = second_half(y, classes, party.smallest_cell, party.key, party.name)
         halves = [(predicted, ~second), (predicted, second)]
         return Scored(**_tallies(problem, y, halves, party.smallest_cell))
 
@@ -180,14 +172,11 @@ def assessed(
     problem: Problem, y: np.ndarray, joint: Predicted, own: Predicted, smallest: int
 ) -> Assessed:
     """The reply that two models' predictions of the same rows make."""
-    from cotune.party.score import loss
-
-    worst = problem.metric.worst(problem.schema)
-    joint_loss, own_loss = (worst if p is None else loss(problem, y, p) for p in (joint, own))
     every = np.ones(len(y), dtype=bool)
     tallies = _tallies(problem, y, [(joint, every), (own, every)], smallest)
-    gained = (int(joint_loss < own_loss),)
-    return Assessed(len(y), joint_loss, own_loss, **tallies, gained=gained)
+    joined, alone = _figures(problem, tallies)
+    gained, asked = int(joined.loss < alone.loss), int(joined.defined and alone.defined)
+    return Assessed(**tallies, gained=(gained,), asked=(asked,))
 
 
 def compared(problem: Problem, y: np.ndarray, joint: Predicted, own: Predicted) -> str:
@@ -197,8 +186,10 @@ def compared(problem: Problem, y: np.ndarray, joint: Predicted, own: Predicted) 
         summed.worst(y) if predicted is None else summed.tally(y, predicted)
         for predicted in (joint, own)
     ]
-    totals = {name: np.array(values) for name, values in tally.vectors(problem, tallies).items()}
-    joined, alone = tally.figures(problem, totals)
+    joined, alone = _figures(problem, tally.vectors(problem, tallies))
+    name = problem.metric_name.replace("_", " ")
+    if not joined.defined:
+        return f"{name} on the {len(y)} rows set aside: they have one class only, or are too few"
     value, gain = problem.metric.value, alone.loss - joined.loss
     clearly = abs(gain) > math.hypot(joined.error, alone.error)
     verdict = "here joining makes no difference"
@@ -206,10 +197,14 @@ def compared(problem: Problem, y: np.ndarray, joint: Predicted, own: Predicted) 
         verdict = "here joining gains" if gain > 0 else "here you do better alone"
         verdict += ", clearly" if clearly else ", within the noise"
     return (
-        f"{problem.metric_name.replace('_', ' ')} on the {len(y)} rows set aside: a model of your "
+        f"{name} on the {len(y)} rows set aside: a model of your "
         f"own rows alone has {value(alone.loss):.4g}, the federation's {value(joined.loss):.4g}: "
         f"{verdict}"
     )
+
+
+def _figures(problem: Problem, vectors: Mapping[str, Any]) -> list[tally.Figure]:
+    return tally.figures(problem, {name: np.array(values) for name, values in vectors.items()})
 
 
 def _tallies(
