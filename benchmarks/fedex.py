@@ -66,7 +66,7 @@ class Ours:
         import cotune
         from cotune.agree import agree
         from cotune.methods.exponentiated import Instance, Options
-        from cotune.settings import Settings
+        from cotune.run.settings import Settings
 
         self.federation = cotune.simulate(tables(), target="label")
         settings = Settings("fedex", (learner,), fixed={learner: fixed}, holdout=0.0)

@@ -42,7 +42,7 @@ from cotune.methods.surfaces import Evidence, minimise, surface
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Search, Searches
 from cotune.problem import Budget
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 
 SPACE = learner("hgb").space("classification", "paper")
 

@@ -41,7 +41,7 @@ from cotune.learners import learner
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate
 from cotune.problem import Budget
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 
 Params = dict[str, Any]
 #: Configurations between two turns.

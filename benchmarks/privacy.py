@@ -34,7 +34,7 @@ from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Evaluate, Predict, Search
 from cotune.privacy.sums import Privacy
 from cotune.problem import Budget, Problem
-from cotune.settings import Settings, spaces_as_json
+from cotune.run.settings import Settings, spaces_as_json
 
 #: Of the parties, for a total.
 QUORUM = 0.5

@@ -33,7 +33,7 @@ from cotune.federation.journal import Journal
 from cotune.learners import learner
 from cotune.party.task import Configuration
 from cotune.problem import Budget, Problem
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 from cotune.training import train
 
 TREES = 100

@@ -27,7 +27,7 @@ from common import WORK, Results, Table, load, need, save
 from common import parser as common_parser
 
 from cotune.errors import FederationError, UsageError
-from cotune.outcome import Outcome
+from cotune.run.outcome import Outcome
 
 #: Data sets by their names in cotune's tables; the first two are those that are checked.
 DATASETS = {

@@ -15,7 +15,7 @@ from cotune.methods.bound import gamma_p
 from cotune.methods.surfaces import SURFACES, Evidence, minimise, surface
 from cotune.party.tasks import Search, Searches
 from cotune.problem import Budget, Problem
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 
 #: cotune's names of the paper's learners.
 NAMES = {"HGB": "hgb", "SVM": "svm", "MLP": "mlp"}

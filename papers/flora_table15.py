@@ -30,7 +30,7 @@ from cotune.federation.journal import Journal
 from cotune.learners import learner
 from cotune.party.task import Configuration
 from cotune.problem import Budget
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 from cotune.training import train
 
 #: Parties, rows of each, the share held out, and the printed figures: Table 15.

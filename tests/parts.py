@@ -24,7 +24,7 @@ from cotune.learners.contract import Learner
 from cotune.party.party import Party
 from cotune.party.workers import Workers
 from cotune.problem import Problem
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 from cotune.space import Space
 
 CANARY = "canary-7351"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from cotune.blind import blind_loss, sees_nothing
 from cotune.data.encode import encode_target
-from cotune.folds import scores_of
+from cotune.run.blind import blind_loss, sees_nothing
+from cotune.run.folds import scores_of
 from cotune.tally import statistic, vectors
 from cotune.trial import HeldOut
 from tests.parts import diabetes, people, problem_of

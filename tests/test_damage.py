@@ -19,10 +19,10 @@ from cotune.federation.journal import Journal
 from cotune.federation.ledger import Round
 from cotune.federation.wire import Cost, encode
 from cotune.model.model import Model
-from cotune.outcome import Outcome
 from cotune.party.memory import Memory
 from cotune.plan import Plan
-from cotune.run import read_record, unfinished
+from cotune.run.folder import read_record, unfinished
+from cotune.run.outcome import Outcome
 from tests.parts import iris, threads
 from tests.soak import times
 

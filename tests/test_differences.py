@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 import cotune
-from cotune.differences import Differing, differ, may_be_shown
 from cotune.errors import FederationError
 from cotune.federation.federation import Federation
 from cotune.federation.journal import Journal
 from cotune.party.differ import Differ
 from cotune.problem import Budget
+from cotune.run.differences import Differing, differ, may_be_shown
 from cotune.show import show_outcome
 from cotune.testing.tables import make_tables
 from tests.parts import diabetes, federation_of, iris, parts, problem_of, wine

@@ -15,11 +15,11 @@ from rich.console import Console
 import cotune
 from cotune.errors import Diverged, FederationError, UsageError
 from cotune.federation.federation import Federation
-from cotune.finish import contenders, finish
-from cotune.folds import crossed
-from cotune.outcome import Outcome
-from cotune.progress import announced
-from cotune.settings import Settings
+from cotune.run.finish import contenders, finish
+from cotune.run.folds import crossed
+from cotune.run.outcome import Outcome
+from cotune.run.progress import announced
+from cotune.run.settings import Settings
 from cotune.show import show_outcome
 from cotune.tally import figures, statistic, vectors
 from cotune.testing import Faulty

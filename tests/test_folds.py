@@ -15,12 +15,12 @@ import cotune
 from cotune.errors import FederationError, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal
-from cotune.folds import cross_validated
 from cotune.methods.evaluate import evaluate
 from cotune.party.rows import fold_indices, open_rows
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate
-from cotune.settings import Settings
+from cotune.run.folds import cross_validated
+from cotune.run.settings import Settings
 from cotune.testing import METHOD_CHECKS, Faulty
 from cotune.testing.faults import Killed
 from cotune.training import train

@@ -206,12 +206,12 @@ def test_a_full_disk_at_the_end_is_said_with_what_to_do(tmp_path, monkeypatch, w
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     with monkeypatch.context() as patched:
-        kept = cotune.run.write
+        kept = cotune.run.folder.write
 
         def last(path, content):
             (full if path.name == "outcome.json" else kept)(path, content)
 
-        patched.setattr("cotune.run.write", last)
+        patched.setattr("cotune.run.folder.write", last)
         with pytest.raises(FederationError, match=r"run is finished, but .*free disk space"):
             start(tmp_path / "run")
     assert figures(resume(tmp_path / "run")) == whole

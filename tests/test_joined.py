@@ -14,8 +14,8 @@ from rich.console import Console
 import cotune
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, decode_request
-from cotune.joined import Assessment, Judged
 from cotune.party.train.assess import assessed, compared
+from cotune.run.joined import Assessment, Judged
 from cotune.show import _joining, show_assessment, show_outcome
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed

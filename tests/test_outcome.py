@@ -8,8 +8,8 @@ import pytest
 import cotune
 from cotune.errors import UsageError
 from cotune.learners import register_learner
-from cotune.outcome import Outcome
 from cotune.party.tasks import Inspect
+from cotune.run.outcome import Outcome
 from tests.parts import Raising, diabetes, federation_of, iris, parts
 
 LEARNERS = ["decision_tree", "logistic_regression"]

@@ -8,8 +8,8 @@ import pytest
 
 import cotune
 from cotune.errors import FederationError, UsageError
-from cotune.run import Run, new_folder, read_record, run_folders
-from cotune.settings import Settings
+from cotune.run.folder import Run, new_folder, read_record, run_folders
+from cotune.run.settings import Settings
 from tests.parts import federation_of, iris, parts
 
 
@@ -44,7 +44,7 @@ def test_a_folder_holds_one_run(tmp_path):
 def test_two_processes_on_one_run_are_refused(tmp_path):
     folder = tmp_path / "run"
     run = start(folder)
-    code = "from pathlib import Path; from cotune.run import Run; Run.open(Path({!r}))"
+    code = "from pathlib import Path; from cotune.run.folder import Run; Run.open(Path({!r}))"
     command = [sys.executable, "-c", code.format(str(folder))]
     second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "is being worked on by another process" in second.stderr

@@ -7,7 +7,7 @@ from cotune import learners
 from cotune.data.schema import Column, Schema
 from cotune.errors import UsageError
 from cotune.problem import Budget
-from cotune.settings import USUAL_LEARNERS, Settings, spaces_as_json
+from cotune.run.settings import USUAL_LEARNERS, Settings, spaces_as_json
 from cotune.space import Space
 
 CLASSES = Schema("target", "classification", (), classes=("a", "b"))

@@ -12,8 +12,8 @@ from rich.console import Console
 from cotune.data.schema import Schema
 from cotune.federation.ledger import Round
 from cotune.federation.wire import Cost, Refusal
-from cotune.outcome import Outcome
 from cotune.problem import Problem
+from cotune.run.outcome import Outcome
 from cotune.show import (
     gain_of_tuning,
     show_comparison,

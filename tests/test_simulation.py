@@ -7,7 +7,7 @@ import pytest
 import cotune
 from cotune.agree import agree
 from cotune.errors import CotuneError, DataError, UsageError
-from cotune.simulation import again
+from cotune.run.simulate import again
 from tests.parts import iris, parts, people, threads
 
 

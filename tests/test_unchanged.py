@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import cotune
-from cotune.outcome import Outcome
+from cotune.run.outcome import Outcome
 from tests.parts import diabetes, parts, wine
 from tests.privacy.agents import ready as needs_agent
 

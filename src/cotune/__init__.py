@@ -8,13 +8,13 @@ __version__ = "0.1.0"
 #: Where the public names live. They are imported when they are first used, so that the
 #: command line starts at once.
 _PUBLIC = {
-    "simulate": "cotune.simulation",
+    "simulate": "cotune.run.simulate",
     "connect": "cotune.federation.nvflare",
-    "tune": "cotune.tuning",
-    "resume": "cotune.tuning",
-    "evaluate": "cotune.assessment",
+    "tune": "cotune.run.tune",
+    "resume": "cotune.run.tune",
+    "evaluate": "cotune.run.evaluate",
     "Model": "cotune.model.model",
-    "Outcome": "cotune.outcome",
+    "Outcome": "cotune.run.outcome",
     "Trial": "cotune.trial",
     "Step": "cotune.trial",
     "Federation": "cotune.federation.federation",
@@ -42,7 +42,6 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
-    from cotune.assessment import evaluate as evaluate
     from cotune.errors import CotuneError as CotuneError
     from cotune.errors import DataError as DataError
     from cotune.errors import DataWarning as DataWarning
@@ -60,17 +59,18 @@ if TYPE_CHECKING:
     from cotune.methods import method_names as method_names
     from cotune.methods import register_method as register_method
     from cotune.model.model import Model as Model
-    from cotune.outcome import Outcome as Outcome
     from cotune.problem import Budget as Budget
     from cotune.problem import Metric as Metric
     from cotune.problem import Problem as Problem
-    from cotune.simulation import simulate as simulate
+    from cotune.run.evaluate import evaluate as evaluate
+    from cotune.run.outcome import Outcome as Outcome
+    from cotune.run.simulate import simulate as simulate
+    from cotune.run.tune import resume as resume
+    from cotune.run.tune import tune as tune
     from cotune.space import Space as Space
     from cotune.space import when as when
     from cotune.trial import Step as Step
     from cotune.trial import Trial as Trial
-    from cotune.tuning import resume as resume
-    from cotune.tuning import tune as tune
 
 
 def __getattr__(name: str) -> Any:

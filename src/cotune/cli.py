@@ -38,7 +38,7 @@ from cotune.plan import COMPARISON, Plan, discarded_if_refused, resumed
 from cotune.sites import federation, party
 
 if TYPE_CHECKING:
-    from cotune.outcome import Outcome
+    from cotune.run.outcome import Outcome
 
 #: What the system says when nothing more can be written.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -359,7 +359,7 @@ def evaluate(folder: Path, quiet: bool, as_json: bool) -> None:
       cotune tune sklearn:digits --learner hgb --holdout 0.2 --run runs/digits
       cotune evaluate runs/digits
     """
-    from cotune.assessment import evaluate as assess
+    from cotune.run.evaluate import evaluate as assess
 
     with _under_way("judging the model", folder, quiet):
         assessment = assess(folder)
@@ -382,7 +382,7 @@ def runs(folder: Path, as_json: bool) -> None:
       cotune runs
       cotune runs experiments --json
     """
-    from cotune.run import run_folders, state_of
+    from cotune.run.folder import run_folders, state_of
 
     rows = [state_of(found) for found in run_folders(folder)]
     if as_json:
@@ -416,7 +416,7 @@ def show(folder: Path, trials: bool, disclosures: bool, plot: Path | None, as_js
       cotune show runs/20250131-120000-digits-fedex --plot curve.png
       cotune show runs/20250131-120000-digits-dash --disclosures
     """
-    from cotune.outcome import Outcome
+    from cotune.run.outcome import Outcome
 
     if disclosures and (folder / "outcome.json").exists():
         from cotune.report.disclosure import as_text
@@ -507,7 +507,7 @@ def _command() -> str:
 
 
 def _new_folder(plan: Plan, kind: str) -> Path:
-    from cotune.run import new_folder
+    from cotune.run.folder import new_folder
 
     return new_folder(f"{plan.name}-{kind}")
 
@@ -557,7 +557,7 @@ def _report_comparison(
 
 
 def _show_comparison(folder: Path, as_json: bool) -> None:
-    from cotune.outcome import Outcome
+    from cotune.run.outcome import Outcome
 
     plan = Plan.load(folder)
     ended = [m for m in plan.methods if (folder / m / "outcome.json").exists()]
@@ -570,7 +570,7 @@ def _show_comparison(folder: Path, as_json: bool) -> None:
 
 
 def _show_unfinished(folder: Path, as_json: bool) -> None:
-    from cotune.run import unfinished
+    from cotune.run.folder import unfinished
 
     row = unfinished(folder)
     if as_json:

@@ -14,7 +14,7 @@ from cotune.errors import DataError, Malformed, UsageError
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation
-    from cotune.outcome import Outcome
+    from cotune.run.outcome import Outcome
 
 #: The file that makes a folder a comparison's.
 COMPARISON = "compare.json"
@@ -65,7 +65,7 @@ class Plan:
     @property
     def name(self) -> str:
         """A short name of that for the run's folder."""
-        from cotune.simulation import data_name
+        from cotune.run.simulate import data_name
 
         kit = self.federation.get("kit")
         return data_name(self.data) if kit is None else Path(kit).name
@@ -94,7 +94,7 @@ class Plan:
             for method in self.methods:
                 check_judge(method)
         if "fedex" in self.methods and len(self.methods) > 1:
-            from cotune.settings import HOLDOUT_OF_NETWORKS
+            from cotune.run.settings import HOLDOUT_OF_NETWORKS
 
             if self.settings.get("metric") is None:
                 raise UsageError(
@@ -104,7 +104,7 @@ class Plan:
             if self.settings.get("holdout") is None:  # all learn from the same rows
                 self.settings["holdout"] = HOLDOUT_OF_NETWORKS
         if len(self.methods) > 1 and self.settings.get("holdout") is None:
-            from cotune.settings import REFERENCES
+            from cotune.run.settings import REFERENCES
 
             if not set(REFERENCES).isdisjoint(self.methods):  # these set none aside by default
                 self.settings["holdout"] = 0.0
@@ -166,7 +166,7 @@ class Plan:
                     "another --run starts a new one"
                 )
         from cotune.files import make_folder, sealed, write
-        from cotune.run import unwritable
+        from cotune.run.folder import unwritable
 
         try:
             make_folder(folder)
@@ -194,7 +194,7 @@ def discarded_if_refused(folder: Path) -> Iterator[None]:
 
     What has a finished round of a search is never removed, whatever the error.
     """
-    from cotune.run import has_begun
+    from cotune.run.folder import has_begun
 
     before = set(folder.iterdir()) if folder.is_dir() else None
     try:

@@ -15,14 +15,14 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from cotune.blind import what_is_blind
-from cotune.outcome import ONE_SIDED
-from cotune.progress import named
+from cotune.run.blind import what_is_blind
+from cotune.run.outcome import ONE_SIDED
+from cotune.run.progress import named
 
 if TYPE_CHECKING:
     from cotune.federation.ledger import Failure, Ledger
-    from cotune.joined import Assessment, Judged
-    from cotune.outcome import Headline, Of, Outcome
+    from cotune.run.joined import Assessment, Judged
+    from cotune.run.outcome import Headline, Of, Outcome
 
 #: More failures than this are counted, not listed.
 MOST_FAILURES = 10

@@ -30,7 +30,7 @@ from cotune.party.predict import SHARPNESS, raised, soft_maximum, surrogate_seed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Predict, Search, Searches
 from cotune.problem import seed_of
-from cotune.settings import spaces_as_json
+from cotune.run.settings import spaces_as_json
 from cotune.testing import Faulty
 from cotune.trial import Trial
 from tests.parts import diabetes, federation_of, iris, problem_of

@@ -20,7 +20,7 @@ import dash_table2
 import flash_figures
 import flash_table1
 
-from cotune.outcome import Outcome
+from cotune.run.outcome import Outcome
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from cotune.party.tasks import Evaluate, Inspect, Search
 from cotune.party.train.assess import Assess, Score
 from cotune.party.workers import Workers
 from cotune.privacy.protection import Protection
+from cotune.run.tune import tune
 from cotune.testing.tables import make_tables
-from cotune.tuning import tune
 from tests.parts import iris, party_of, problem_of, threads
 
 TREE = Evaluate((Configuration("decision_tree", {}),))

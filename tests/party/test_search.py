@@ -17,7 +17,7 @@ from cotune.learners import register_learner
 from cotune.party.search import free_counts
 from cotune.party.task import Configuration
 from cotune.party.tasks import MOST_FREE, Evaluate, Search
-from cotune.settings import spaces_as_json
+from cotune.run.settings import spaces_as_json
 from cotune.space import Space, when
 from tests.parts import Counting, OwnLearner, ask, iris, parts, party_of, problem_of
 

@@ -76,7 +76,7 @@ def schema_totals(federation, **options):
             super().record(entry, question)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cotune.run.Journal", Watching)
+        patch.setattr("cotune.run.folder.Journal", Watching)
         with pytest.raises(FederationError) as refused:
             tuned(federation, **options)
     (measured,) = (entry for entry in kept if entry.task == "measure")

@@ -32,7 +32,7 @@ from cotune.party.keys import Reveal, Sealed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search
 from cotune.problem import Budget
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 from tests.parts import (
     Unreliable,
     federation_of,

@@ -13,7 +13,7 @@ from cotune.learners import register_learner
 from cotune.model.predictors import AllClasses
 from cotune.model.skops import OF_MODELS, dumped, loaded
 from cotune.party.task import Configuration
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 from cotune.training import Stage
 from cotune.training.ensemble import ensemble
 from tests.parts import diabetes, federation_of, iris, people

@@ -21,7 +21,7 @@ from cotune.federation.wire import encode as encode_message
 from cotune.model.skops import OF_MODELS, dumped, loaded
 from cotune.party.task import Configuration
 from cotune.problem import Budget, seed_of
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 from cotune.training import Stage, forest
 from tests.parts import diabetes, federation_of, iris, parts, people, unreliable
 

@@ -20,7 +20,7 @@ from cotune.model.predictors import OfBooster
 from cotune.party.task import Configuration
 from cotune.party.train.bins import MOST_BINS
 from cotune.problem import Budget
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 from cotune.training import Stage
 from cotune.training.bins import shared_bins
 from cotune.training.histogram import histogram

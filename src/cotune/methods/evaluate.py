@@ -73,7 +73,7 @@ def added_up(
 
 def _as_trained(federation: Federation, configuration: Configuration) -> Trial:
     """The loss of the model that the federation trains; the worst if it cannot."""
-    from cotune.folds import validated
+    from cotune.run.folds import validated
     from cotune.training import train
 
     problem, begun = federation.problem, federation.ledger.rounds

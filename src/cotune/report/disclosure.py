@@ -14,7 +14,7 @@ from cotune.party.closed_list import TASKS
 from cotune.party.keys import WHOLE, Aim
 
 if TYPE_CHECKING:
-    from cotune.outcome import Outcome
+    from cotune.run.outcome import Outcome
 
 How = Literal[
     "in the clear",

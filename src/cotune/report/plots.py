@@ -10,7 +10,7 @@ import numpy as np
 from cotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from cotune.outcome import Outcome
+    from cotune.run.outcome import Outcome
 
 #: What matplotlib can write without anything else.
 KINDS = (".png", ".svg", ".pdf")

@@ -11,8 +11,8 @@ from cotune.federation.engine import Engine
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, encode
 from cotune.party.tasks import Inspect
+from cotune.run.tune import tune
 from cotune.testing.tables import make_tables
-from cotune.tuning import tune
 
 #: Starts an engine whose parties hold these tables, with the column of that name to predict.
 Make = Callable[[Mapping[str, pd.DataFrame], str], Engine]

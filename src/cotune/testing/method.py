@@ -14,12 +14,12 @@ from cotune.errors import UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.local import LocalEngine
 from cotune.methods import takes
-from cotune.outcome import Outcome
 from cotune.problem import Budget
+from cotune.run.outcome import Outcome
+from cotune.run.tune import resume, tune
 from cotune.testing.faults import Fault, Faulty, Killed
 from cotune.testing.tables import make_tables
 from cotune.trial import best_of
-from cotune.tuning import resume, tune
 
 #: Cheap enough for many runs; all of the defaults that a method may build on stay.
 USUAL: dict[str, Any] = {

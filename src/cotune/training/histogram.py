@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from cotune.blind import entropy
 from cotune.data.schema import Schema
 from cotune.federation.federation import Federation
 from cotune.growth.grow import Answered, Finished, grow_rounds
@@ -21,6 +20,7 @@ from cotune.growth.warm_up import warm_up
 from cotune.party.task import Configuration
 from cotune.party.train.grow import Start, Tree, channels, check_tree
 from cotune.problem import Problem, seed_of
+from cotune.run.blind import entropy
 from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
 from cotune.training.booster import booster

@@ -17,7 +17,7 @@ from cotune.federation.journal import Journal
 from cotune.files import make_folder, private, sealed, unsealed, write
 from cotune.party.closed_list import TASKS
 from cotune.party.differ import Differ
-from cotune.settings import Settings
+from cotune.run.settings import Settings
 
 #: Where runs are kept when the user names no folder, under the working directory.
 RUNS = Path("runs")
@@ -163,7 +163,7 @@ def _begun(folder: Path) -> dict[str, Any]:
 
 def _standing(folder: Path) -> dict[str, Any]:
     """How far the run is, or how it ended."""
-    from cotune.outcome import Outcome
+    from cotune.run.outcome import Outcome
 
     if not (folder / "outcome.json").exists():
         state = "running" if _is_locked(folder) else "interrupted"

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cotune.differences import Differing
 from cotune.federation.federation import Federation
 from cotune.problem import Problem
-from cotune.settings import Settings
+from cotune.run.differences import Differing
+from cotune.run.settings import Settings
 from cotune.training import Stage
 from cotune.trial import Finalist, Step, Trial, best_of
 

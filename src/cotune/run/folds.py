@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from cotune.blind import blind_loss
 from cotune.party.train.assess import HALVES, Score
+from cotune.run.blind import blind_loss
 from cotune.tally import figures, statistic
 from cotune.trial import HeldOut
 

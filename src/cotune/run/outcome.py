@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from cotune.blind import against_blind
-from cotune.differences import Differing
 from cotune.errors import Malformed, UsageError
 from cotune.federation.ledger import Ledger, Round
 from cotune.files import sealed, unsealed
-from cotune.joined import Assessment
 from cotune.privacy.sums import Privacy
 from cotune.problem import Problem
+from cotune.run.blind import against_blind
+from cotune.run.differences import Differing
+from cotune.run.joined import Assessment
 from cotune.trial import Finalist, HeldOut, Trial, best_of
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cotune.assessment import held_out
-from cotune.blind import sees_nothing
 from cotune.errors import DataError, Diverged, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.ledger import Ledger
-from cotune.folds import Scores, cross_validated, crossed
 from cotune.model.model import Model
 from cotune.problem import Problem
+from cotune.run.blind import sees_nothing
+from cotune.run.evaluate import held_out
+from cotune.run.folds import Scores, cross_validated, crossed
 from cotune.trial import Finalist, Trial, best_of
 
 

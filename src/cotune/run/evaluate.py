@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from cotune.differences import may_be_shown
 from cotune.errors import FederationError, UsageError
 from cotune.federation.journal import Journal
-from cotune.folds import Scores, scores_of
-from cotune.joined import Assessment, Judged
 from cotune.methods.evaluate import added_up
 from cotune.model.model import Model
-from cotune.outcome import Outcome
 from cotune.party.train.assess import Assess, Assessed, Score
 from cotune.problem import Budget, Problem
-from cotune.run import read_record
+from cotune.run.differences import may_be_shown
+from cotune.run.folder import read_record
+from cotune.run.folds import Scores, scores_of
+from cotune.run.joined import Assessment, Judged
+from cotune.run.outcome import Outcome
 from cotune.tally import figures
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def evaluate(run: str | Path | Outcome, federation: Federation | None = None) ->
         if federation is None:
             raise UsageError("the run has no folder: pass the federation that it was made with")
         return _assess(outcome, federation)
-    from cotune.simulation import again
+    from cotune.run.simulate import again
 
     folder = Path(outcome.run)
     record = read_record(folder)
     if federation is not None:
-        from cotune.tuning import check_same
+        from cotune.run.tune import check_same
 
         check_same(record, federation)
         return _assess(outcome, federation)

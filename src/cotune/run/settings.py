@@ -11,12 +11,12 @@ import msgspec
 from cotune import learners as known_learners
 from cotune import methods, training
 from cotune.data.schema import Schema, TaskKind
-from cotune.differences import may_be_shown
 from cotune.errors import UsageError, choices
 from cotune.party.tasks import ENOUGH_ROWS
 from cotune.privacy import protection
 from cotune.privacy.sums import MODES, Privacy, ready
 from cotune.problem import METRICS, Budget, CompareBy, JudgedBy, Problem, Scaling, Weights, metric
+from cotune.run.differences import may_be_shown
 from cotune.space import Space
 from cotune.space.domain import Fixed
 

@@ -10,24 +10,24 @@ from typing import Any, Literal
 import msgspec
 
 from cotune.agree import agreed
-from cotune.assessment import held_out, joining
 from cotune.data.schema import TaskKind
-from cotune.differences import Differing, differ
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
-from cotune.finish import contenders, finish
-from cotune.joined import Assessment
 from cotune.methods import method as find_method
 from cotune.methods import takes
 from cotune.model.model import Model
-from cotune.outcome import MODEL, Outcome
 from cotune.party.doubts import announce
 from cotune.party.task import Configuration
 from cotune.privacy.sums import Privacy
 from cotune.problem import Budget, CompareBy, JudgedBy, Problem, Scaling, Weights
-from cotune.progress import Progress, display
-from cotune.run import Record, Run
-from cotune.settings import REFERENCES, Settings, spaces_as_json
+from cotune.run.differences import Differing, differ
+from cotune.run.evaluate import held_out, joining
+from cotune.run.finish import contenders, finish
+from cotune.run.folder import Record, Run
+from cotune.run.joined import Assessment
+from cotune.run.outcome import MODEL, Outcome
+from cotune.run.progress import Progress, display
+from cotune.run.settings import REFERENCES, Settings, spaces_as_json
 from cotune.space import Space
 from cotune.trial import Finalist, Step, Trial, best_of
 
@@ -220,7 +220,7 @@ def resume(
     Finished rounds are read from the journal. The federation is made anew if it was a simulation
     on files or named data sets; otherwise pass one with the same parties and rows.
     """
-    from cotune.simulation import again
+    from cotune.run.simulate import again
 
     folder = Path(run)
     if (folder / "outcome.json").exists():  # nothing is to be written: the disk may be read-only
