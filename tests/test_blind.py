@@ -7,9 +7,9 @@ import pytest
 from sklearn import metrics
 
 from cotune.data.encode import encode_target
-from cotune.run.blind import blind_loss, sees_nothing
-from cotune.run.folds import scores_of
 from cotune.tally import statistic, vectors
+from cotune.training.blind import blind_loss, sees_nothing
+from cotune.training.folds import scores_of
 from cotune.trial import HeldOut
 from tests.parts import diabetes, people, problem_of
 from tests.training.test_watch import unequal

@@ -16,7 +16,6 @@ import cotune
 from cotune.errors import Diverged, FederationError, UsageError
 from cotune.federation.federation import Federation
 from cotune.run.finish import contenders, finish
-from cotune.run.folds import crossed
 from cotune.run.outcome import Outcome
 from cotune.run.progress import announced
 from cotune.run.settings import Settings
@@ -24,6 +23,7 @@ from cotune.show import show_outcome
 from cotune.tally import figures, statistic, vectors
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
+from cotune.training.folds import crossed
 from cotune.trial import Finalist, HeldOut, Trial
 from tests.parts import federation_of, iris, parts, people, problem_of, wine
 from tests.training.test_watch import unequal

@@ -19,11 +19,11 @@ from cotune.methods.evaluate import evaluate
 from cotune.party.rows import fold_indices, open_rows
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate
-from cotune.run.folds import cross_validated
 from cotune.run.settings import Settings
 from cotune.testing import METHOD_CHECKS, Faulty
 from cotune.testing.faults import Killed
 from cotune.training import train
+from cotune.training.folds import cross_validated
 from tests.parts import (
     TREE,
     ask,

@@ -15,9 +15,9 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from cotune.run.blind import what_is_blind
 from cotune.run.outcome import ONE_SIDED
 from cotune.run.progress import named
+from cotune.training.blind import what_is_blind
 
 if TYPE_CHECKING:
     from cotune.federation.ledger import Failure, Ledger

@@ -73,8 +73,8 @@ def added_up(
 
 def _as_trained(federation: Federation, configuration: Configuration) -> Trial:
     """The loss of the model that the federation trains; the worst if it cannot."""
-    from cotune.run.folds import validated
     from cotune.training import train
+    from cotune.training.folds import validated
 
     problem, begun = federation.problem, federation.ledger.rounds
     assert problem is not None

@@ -18,10 +18,10 @@ from cotune.party.train.assess import Assess, Assessed, Score
 from cotune.problem import Budget, Problem
 from cotune.run.differences import may_be_shown
 from cotune.run.folder import read_record
-from cotune.run.folds import Scores, scores_of
 from cotune.run.joined import Assessment, Judged
 from cotune.run.outcome import Outcome
 from cotune.tally import figures
+from cotune.training.folds import Scores, scores_of
 
 if TYPE_CHECKING:
     from cotune.federation.federation import Federation

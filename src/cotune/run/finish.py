@@ -13,9 +13,9 @@ from cotune.federation.federation import Federation
 from cotune.federation.ledger import Ledger
 from cotune.model.model import Model
 from cotune.problem import Problem
-from cotune.run.blind import sees_nothing
 from cotune.run.evaluate import held_out
-from cotune.run.folds import Scores, cross_validated, crossed
+from cotune.training.blind import sees_nothing
+from cotune.training.folds import Scores, cross_validated, crossed
 from cotune.trial import Finalist, Trial, best_of
 
 

@@ -14,9 +14,9 @@ from cotune.federation.ledger import Ledger, Round
 from cotune.files import sealed, unsealed
 from cotune.privacy.sums import Privacy
 from cotune.problem import Problem
-from cotune.run.blind import against_blind
 from cotune.run.differences import Differing
 from cotune.run.joined import Assessment
+from cotune.training.blind import against_blind
 from cotune.trial import Finalist, HeldOut, Trial, best_of
 
 if TYPE_CHECKING:

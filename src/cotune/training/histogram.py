@@ -20,9 +20,9 @@ from cotune.growth.warm_up import warm_up
 from cotune.party.task import Configuration
 from cotune.party.train.grow import Start, Tree, channels, check_tree
 from cotune.problem import Problem, seed_of
-from cotune.run.blind import entropy
 from cotune.training import Stage, settled
 from cotune.training.bins import shared_bins
+from cotune.training.blind import entropy
 from cotune.training.booster import booster
 from cotune.training.checkpoint import read
 from cotune.training.grow_ask import Asker, Told

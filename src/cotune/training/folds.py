@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from cotune.party.train.assess import HALVES, Score
-from cotune.run.blind import blind_loss
 from cotune.tally import figures, statistic
+from cotune.training.blind import blind_loss
 from cotune.trial import HeldOut
 
 if TYPE_CHECKING:
