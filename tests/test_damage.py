@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import cotune
+from cotune.cli.comparison import Plan
 from cotune.errors import CotuneError
 from cotune.federation.journal import Journal
 from cotune.federation.ledger import Round
 from cotune.federation.wire import Cost, encode
 from cotune.model.model import Model
 from cotune.party.memory import Memory
-from cotune.plan import Plan
 from cotune.run.folder import read_record, unfinished
 from cotune.run.outcome import Outcome
 from tests.parts import iris, threads

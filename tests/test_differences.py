@@ -16,8 +16,8 @@ from cotune.federation.federation import Federation
 from cotune.federation.journal import Journal
 from cotune.party.differ import Differ
 from cotune.problem import Budget
+from cotune.report.show import show_outcome
 from cotune.run.differences import Differing, differ, may_be_shown
-from cotune.show import show_outcome
 from cotune.testing.tables import make_tables
 from tests.parts import diabetes, federation_of, iris, parts, problem_of, wine
 from tests.test_compare_by import skewed

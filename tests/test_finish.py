@@ -15,11 +15,11 @@ from rich.console import Console
 import cotune
 from cotune.errors import Diverged, FederationError, UsageError
 from cotune.federation.federation import Federation
+from cotune.report.show import show_outcome
 from cotune.run.finish import contenders, finish
 from cotune.run.outcome import Outcome
 from cotune.run.progress import announced
 from cotune.run.settings import Settings
-from cotune.show import show_outcome
 from cotune.tally import figures, statistic, vectors
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed

@@ -15,8 +15,8 @@ import cotune
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, decode_request
 from cotune.party.train.assess import assessed, compared
+from cotune.report.show import _joining, show_assessment, show_outcome
 from cotune.run.joined import Assessment, Judged
-from cotune.show import _joining, show_assessment, show_outcome
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
 from tests.parts import federation_of, iris, parts, people, problem_of, wine

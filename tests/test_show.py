@@ -13,8 +13,7 @@ from cotune.data.schema import Schema
 from cotune.federation.ledger import Round
 from cotune.federation.wire import Cost, Refusal
 from cotune.problem import Problem
-from cotune.run.outcome import Outcome
-from cotune.show import (
+from cotune.report.show import (
     gain_of_tuning,
     show_comparison,
     show_outcome,
@@ -22,6 +21,7 @@ from cotune.show import (
     show_trials,
     show_unfinished,
 )
+from cotune.run.outcome import Outcome
 from cotune.trial import Finalist, HeldOut, Trial
 
 DISCLOSED = "evaluate: each party tells its mean cross-validated loss of each configuration asked"

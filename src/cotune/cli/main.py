@@ -25,8 +25,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from cotune import __version__
-from cotune.errors import CotuneError, DataWarning, UsageError
-from cotune.options import (
+from cotune.cli.comparison import COMPARISON, Plan, discarded_if_refused, resumed
+from cotune.cli.options import (
     completes,
     json_option,
     known_methods,
@@ -34,8 +34,8 @@ from cotune.options import (
     run_option,
     tuning_options,
 )
-from cotune.plan import COMPARISON, Plan, discarded_if_refused, resumed
-from cotune.sites import federation, party
+from cotune.cli.sites import federation, party
+from cotune.errors import CotuneError, DataWarning, UsageError
 
 if TYPE_CHECKING:
     from cotune.run.outcome import Outcome
@@ -366,7 +366,7 @@ def evaluate(folder: Path, quiet: bool, as_json: bool) -> None:
     if as_json:
         _print_json(assessment.summary())
     else:
-        from cotune.show import show_assessment
+        from cotune.report.show import show_assessment
 
         show_assessment(assessment)
 
@@ -390,7 +390,7 @@ def runs(folder: Path, as_json: bool) -> None:
     elif not rows:
         click.echo(f"There are no runs in {folder}/ yet: `cotune demo` starts one.")
     else:
-        from cotune.show import show_runs
+        from cotune.report.show import show_runs
 
         show_runs(rows, folder)
 
@@ -537,7 +537,7 @@ def _report(outcome: Outcome, as_json: bool, trials: bool = False) -> None:
         every = {"all_trials": to_builtins(outcome.trials)} if trials else {}
         _print_json(outcome.summary() | every)
         return
-    from cotune.show import show_outcome, show_trials
+    from cotune.report.show import show_outcome, show_trials
 
     if trials:
         show_trials(outcome)
@@ -551,7 +551,7 @@ def _report_comparison(
         summaries = [outcome.summary() for outcome in outcomes]
         _print_json({"data": plan.data, "methods": summaries, "run": str(folder)})
     else:
-        from cotune.show import show_comparison
+        from cotune.report.show import show_comparison
 
         show_comparison(outcomes, str(folder))
 
@@ -576,7 +576,7 @@ def _show_unfinished(folder: Path, as_json: bool) -> None:
     if as_json:
         _print_json(row)
     else:
-        from cotune.show import show_unfinished
+        from cotune.report.show import show_unfinished
 
         show_unfinished(row)
 
@@ -596,7 +596,3 @@ def main() -> None:
 def _stop(number: int, _frame: object) -> None:
     _stops.append(Stopped(number))
     raise _stops[-1]
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotune.options import (
+from cotune.cli.options import (
     PRIVACY,
     completes,
     json_option,
