@@ -13,15 +13,15 @@ from cotune.errors import DataWarning
 from cotune.federation.kits import create, open_kit
 from cotune.federation.signature import Signer
 from cotune.federation.wire import Refusal, Request, decode_reply, encode
-from cotune.party.audit import read
 from cotune.party.differ import Differ
-from cotune.party.door import DOOR, Ask, knock
 from cotune.party.keys import Keyed
-from cotune.party.policy import Policy
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate
 from cotune.privacy.protection import Protection
-from cotune.site import RECORD, Site, opened
+from cotune.site.audit import read
+from cotune.site.door import DOOR, Ask, knock
+from cotune.site.policy import Policy
+from cotune.site.process import RECORD, Site, opened
 from tests.federation.real import unpack
 from tests.parts import iris, problem_of
 

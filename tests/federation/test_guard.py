@@ -23,7 +23,7 @@ import pytest
 
 import cotune
 from cotune.federation import connection
-from cotune.party.door import TOPIC, Ask, Told
+from cotune.site.door import TOPIC, Ask, Told
 
 from .real import Real, make_rows, until
 

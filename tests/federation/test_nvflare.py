@@ -24,13 +24,13 @@ from cotune.federation.nvflare import NvflareEngine
 from cotune.federation.signature import Verifier
 from cotune.federation.wire import Refusal, Request, decode_reply, encode, too_long
 from cotune.files import sealed
-from cotune.party.audit import Audit
-from cotune.party.door import DOOR
-from cotune.party.host import Host
 from cotune.party.key import SMALLEST_CELL, KeyFile
-from cotune.party.policy import Policy
 from cotune.party.tasks import Inspect
-from cotune.site import KEYS, STATE
+from cotune.site.audit import Audit
+from cotune.site.door import DOOR
+from cotune.site.host import Host
+from cotune.site.policy import Policy
+from cotune.site.process import KEYS, STATE
 from cotune.testing.engine import ENGINE_CHECKS, Make
 from cotune.testing.tables import make_tables
 from tests.federation.real import Real, free_port, make_rows, unpack, until

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cotune.party.examine import as_text, examine
 from cotune.party.inspect import describe
 from cotune.party.tasks import Inspect
+from cotune.site.examine import as_text, examine
 from tests.parts import diabetes, iris, letters, people, pictures
 
 

@@ -15,14 +15,14 @@ import cotune
 from cotune.errors import FederationError
 from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, encode
 from cotune.learners import register_learner
-from cotune.party import door
-from cotune.party.audit import Audit, check, read
-from cotune.party.door import Ask, knock
-from cotune.party.host import MOST_JUNK, MOST_SERVED, MOST_SILENT, Host
-from cotune.party.policy import Policy
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect
 from cotune.party.workers import Workers
+from cotune.site import door
+from cotune.site.audit import Audit, check, read
+from cotune.site.door import Ask, knock
+from cotune.site.host import MOST_JUNK, MOST_SERVED, MOST_SILENT, Host
+from cotune.site.policy import Policy
 from tests.parts import Counting, iris, party_of, problem_of, threads
 
 INSPECT = encode(Request("run", 1, "gather", Inspect(2)))
@@ -417,7 +417,7 @@ def still_open(clients):
 
 
 def test_clients_that_begin_a_message_and_hang_are_left_after_a_while(make, monkeypatch):
-    monkeypatch.setattr("cotune.party.host.PATIENCE", 1.0)
+    monkeypatch.setattr("cotune.site.host.PATIENCE", 1.0)
     host = make()
     before = threading.active_count()
     clients = silent_clients(host, MOST_SERVED)
@@ -443,7 +443,7 @@ def test_much_junk_is_counted_and_not_written_down_one_by_one(make, record):
 
 
 def test_junk_of_the_next_hour_is_written_down_again(make, record, monkeypatch):
-    monkeypatch.setattr("cotune.party.host.JUNK_PERIOD", 0.5)
+    monkeypatch.setattr("cotune.site.host.JUNK_PERIOD", 0.5)
     make()
     for number in range(2 * MOST_JUNK):
         knock(Ask("call", str(number), "anna", JUNK, wait=1))

@@ -11,18 +11,18 @@ from cotune.federation.engine import Engine
 from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, Request
 from cotune.learners import learner_names
-from cotune.party.audit import Audit, check, read
 from cotune.party.closed_list import TASKS
-from cotune.party.door import Ask
-from cotune.party.host import Host
 from cotune.party.keys import Keyed, OfKeys
-from cotune.party.policy import Policy, task_names
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search
 from cotune.party.train.assess import Assess, Score
 from cotune.party.workers import Workers
 from cotune.privacy.protection import Protection
 from cotune.run.tune import tune
+from cotune.site.audit import Audit, check, read
+from cotune.site.door import Ask
+from cotune.site.host import Host
+from cotune.site.policy import Policy, task_names
 from cotune.testing.tables import make_tables
 from tests.parts import iris, party_of, problem_of, threads
 

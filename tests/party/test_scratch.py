@@ -36,9 +36,9 @@ sys.stdin.read()
 PARTY = """
 import sys
 from pathlib import Path
-from cotune.party.audit import Audit
-from cotune.party.host import Host
-from cotune.party.policy import Policy
+from cotune.site.audit import Audit
+from cotune.site.host import Host
+from cotune.site.policy import Policy
 from cotune.party.workers import Workers
 from tests.parts import iris, party_of, threads
 

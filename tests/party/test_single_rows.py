@@ -19,13 +19,13 @@ from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, decode_request, encode
 from cotune.party.inspect import describe
 from cotune.party.key import SMALLEST_CELL, KeyFile
-from cotune.party.policy import Policy
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect
 from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Start
 from cotune.party.train.histogram import Grow
 from cotune.problem import seed_of
+from cotune.site.policy import Policy
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
 from tests.parts import people, problem_of, threads

@@ -22,7 +22,7 @@ from cotune.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from cotune.party.audit import Entry
+    from cotune.site.audit import Entry
 
 _KIT = click.argument("kit", metavar="KIT", type=click.Path(path_type=Path))
 
@@ -97,7 +97,7 @@ def serve(kit: Path) -> None:
     Example:
       cotune federation serve server
     """
-    from cotune.site import serve as run
+    from cotune.site.process import serve as run
 
     os.umask(0o077)
     with _until_stopped():
@@ -227,9 +227,9 @@ def start(
       cotune party start north --data patients.csv --target outcome --at-least masked --fewest 3
       cotune party start north --data scans.npz --learner cnn --refuse marginals
     """
-    from cotune.party.policy import Policy
     from cotune.party.task import OPERATOR
-    from cotune.site import opened
+    from cotune.site.policy import Policy
+    from cotune.site.process import opened
 
     known = {""}
 
@@ -272,8 +272,8 @@ def check(kit: Path, data: str, target: str | None, drop: tuple[str, ...], as_js
     from cotune.data.load import check_column, load, usual_target
     from cotune.errors import DataError, FederationError
     from cotune.federation.kits import expires, open_kit
-    from cotune.party.examine import as_text, examine
-    from cotune.site import check_connection
+    from cotune.site.examine import as_text, examine
+    from cotune.site.process import check_connection
 
     open_kit(kit, "site")
     frame = load(data)
@@ -318,8 +318,8 @@ def audit(kit: Path, last: int | None, as_json: bool) -> None:
     from msgspec import to_builtins
 
     from cotune.errors import DataError, UsageError
-    from cotune.party import audit as record
-    from cotune.site import RECORD
+    from cotune.site import audit as record
+    from cotune.site.process import RECORD
 
     path = kit / RECORD
     if not path.exists():

@@ -52,7 +52,7 @@ from nvflare.private.fed.client.training_cmds import (
     NotifyJobStatusProcessor,
 )
 
-from cotune.party.door import TOPIC
+from cotune.site.door import TOPIC
 
 log = logging.getLogger("cotune.federation.guard")
 

@@ -27,7 +27,7 @@ from nvflare.apis.signal import Signal
 
 from cotune.errors import FederationError
 from cotune.federation.guard import guard_job
-from cotune.party.door import TOPIC, Ask, Told, knock
+from cotune.site.door import TOPIC, Ask, Told, knock
 
 #: Seconds for which a site waits for its party's reply before it says that the party is at work.
 WAIT = 2.0

@@ -17,7 +17,7 @@ from typing import Any
 from cotune.errors import FederationError
 from cotune.federation.connection import BEAT, reachable
 from cotune.federation.kits import Kit, expires, open_kit
-from cotune.party.door import TOPIC
+from cotune.site.door import TOPIC
 
 log = logging.getLogger(__name__)
 

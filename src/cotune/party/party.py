@@ -39,13 +39,13 @@ from cotune.party.inspect import check_schema, with_other
 from cotune.party.key import Key, KeyFile, RowsRefused, RunKey
 from cotune.party.keys import Keys, NoKeys
 from cotune.party.memory import Memory
-from cotune.party.policy import RANK, harmless
 from cotune.party.rows import Rows, open_rows, parted, set_aside
 from cotune.party.task import Configuration, Task
 from cotune.party.tasks import Found, Search
 from cotune.party.workers import Cancelled, Workers
 from cotune.privacy.fixed import WIDTHS, Digits
 from cotune.problem import Privacy, Problem, heaviest
+from cotune.site.policy import RANK, harmless
 from cotune.tally import class_weights
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from typing import Literal
 import cotune
 from cotune.errors import FederationError, Malformed
 from cotune.federation.wire import Refusal, Request, decode_request, encode, refusal_of
-from cotune.party.audit import Audit, Entry, entry_of
-from cotune.party.door import Ask, Told, heard, tell
 from cotune.party.party import Party
-from cotune.party.policy import Policy
 from cotune.party.scratch import LONGEST_NAME, private_folder, remove
 from cotune.party.workers import Workers
+from cotune.site.audit import Audit, Entry, entry_of
+from cotune.site.door import Ask, Told, heard, tell
+from cotune.site.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        """Of the socket, for the environment variable `cotune.party.door.DOOR`."""
+        """Of the socket, for the environment variable `cotune.site.door.DOOR`."""
         assert self._folder is not None, "the door is not open: start()"
         return str(self._folder / "door")
 

@@ -16,13 +16,13 @@ from cotune.federation.connection import Connection, reachable
 from cotune.federation.kits import Kit, in_use, open_kit
 from cotune.federation.local import LocalEngine
 from cotune.federation.signature import Verifier
-from cotune.party.audit import Audit, Entry
-from cotune.party.door import DOOR, Ask
 from cotune.party.doubts import announce, doubts
-from cotune.party.examine import examine
-from cotune.party.host import Host
 from cotune.party.key import SMALLEST_CELL, KeyFile
-from cotune.party.policy import Policy
+from cotune.site.audit import Audit, Entry
+from cotune.site.door import DOOR, Ask
+from cotune.site.examine import examine
+from cotune.site.host import Host
+from cotune.site.policy import Policy
 
 #: In the kit's folder: the record of all that was asked, and what the party remembers of its runs.
 RECORD = "audit.jsonl"

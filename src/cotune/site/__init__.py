@@ -1,0 +1,1 @@
+"""A party's own process: what it lets in, answers and writes down."""
