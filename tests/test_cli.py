@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cotune
-from cotune.cli import main as command_line
+from cotune.cli import commands as command_line
 from cotune.cli import options
+from cotune.cli.commands import Stopped, cli
 from cotune.cli.comparison import Plan
-from cotune.cli.main import Stopped, cli
 from tests.parts import iris
 
 QUICK = ("--learner", "decision_tree", "--trials", "2", "--folds", "3", "--processes", "1")

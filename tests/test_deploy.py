@@ -11,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from cotune.cli.main import cli
+from cotune.cli.commands import cli
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

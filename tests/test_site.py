@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cotune.cli.main import cli
+from cotune.cli.commands import cli
 from cotune.errors import DataWarning
 from cotune.federation.kits import create, open_kit
 from cotune.federation.signature import Signer

@@ -67,7 +67,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 def start() -> None:
     """Start a party, with this file in place of the guarded connection process."""
-    from cotune.cli.main import main
+    from cotune.cli.commands import main
 
     honest = connection._arguments
     connection._arguments = lambda *given: [ATTACKER, "attack", *honest(*given)[2:]]

@@ -1,5 +1,5 @@
 """`python -m cotune.cli`: the command line, where its script is not on the path."""
 
-from cotune.cli.main import main
+from cotune.cli.commands import main
 
 main()
