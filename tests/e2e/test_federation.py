@@ -26,7 +26,7 @@ TUNING = (
 OTHER_VERSION = (
     sys.executable,
     "-c",
-    "import sys, cotune; cotune.__version__ = '9.9.9'; from cotune.cli.commands import main; main()",
+    "import cotune; cotune.__version__ = '9.9.9'; from cotune.cli.commands import main; main()",
 )
 
 
