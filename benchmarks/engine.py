@@ -33,12 +33,12 @@ import pandas as pd
 import psutil
 
 from cotune.data.load import load
+from cotune.engines.local import LocalEngine
+from cotune.engines.nvflare.engine import NvflareEngine
+from cotune.engines.nvflare.kits import create
+from cotune.engines.nvflare.session import status
 from cotune.errors import FederationError
 from cotune.federation.engine import Engine
-from cotune.federation.kits import create
-from cotune.federation.local import LocalEngine
-from cotune.federation.nvflare import NvflareEngine
-from cotune.federation.session import status
 from cotune.federation.wire import Gathered, Request, decode_reply, encode
 from cotune.party.tasks import Inspect
 from cotune.testing.tables import make_tables
@@ -170,10 +170,10 @@ class Deployment:
             return "coordinator"
         line = " ".join(process.cmdline())
         for part, role in (
-            ("cotune.federation.connection", "keepers"),
-            ("cotune.federation.guard server", "server"),
+            ("cotune.engines.nvflare.connection", "keepers"),
+            ("cotune.engines.nvflare.guard server", "server"),
             ("runner_process", "server's job"),
-            ("cotune.federation.guard client", "sites"),
+            ("cotune.engines.nvflare.guard client", "sites"),
             ("worker_process", "sites' jobs"),
             ("federation serve", "serve command"),
             ("party start", "parties"),

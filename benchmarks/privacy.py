@@ -23,9 +23,9 @@ import psutil
 from sklearn.datasets import load_digits
 
 from cotune.agree import agree
+from cotune.engines.local import LocalEngine
 from cotune.federation.federation import Federation
 from cotune.federation.journal import Journal
-from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Refusal, decode_request
 from cotune.methods.privtuna import dense_cells, proposals
 from cotune.party.keys import FEWEST

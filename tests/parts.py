@@ -16,9 +16,9 @@ from cotune.agree import agree
 from cotune.data.arrays import cells
 from cotune.data.schema import Schema
 from cotune.data.text import CODES
+from cotune.engines.local import LocalEngine
 from cotune.federation.engine import Engine
 from cotune.federation.federation import Federation
-from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Request, decode_reply, encode
 from cotune.learners.contract import Learner
 from cotune.party.party import Party

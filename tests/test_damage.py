@@ -219,7 +219,7 @@ def test_a_damaged_model(model, manifest):
 
 def test_a_damaged_kit(tmp_path):
     pytest.importorskip("nvflare")
-    from cotune.federation import kits
+    from cotune.engines.nvflare import kits
 
     zips = kits.create(tmp_path / "kits", "localhost:8002", ["north", "south"], "anna")
     shutil.unpack_archive(next(path for path in zips if path.stem == "north"), tmp_path)

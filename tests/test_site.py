@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from cotune.cli.commands import cli
+from cotune.engines.nvflare.kits import create, open_kit
+from cotune.engines.nvflare.signature import Signer
 from cotune.errors import DataWarning
-from cotune.federation.kits import create, open_kit
-from cotune.federation.signature import Signer
 from cotune.federation.wire import Refusal, Request, decode_reply, encode
 from cotune.party.differ import Differ
 from cotune.party.keys import Keyed

@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 #: command line starts at once.
 _PUBLIC = {
     "simulate": "cotune.run.simulate",
-    "connect": "cotune.federation.nvflare",
+    "connect": "cotune.engines.nvflare.engine",
     "tune": "cotune.run.tune",
     "resume": "cotune.run.tune",
     "evaluate": "cotune.run.evaluate",
@@ -19,7 +19,7 @@ _PUBLIC = {
     "Step": "cotune.trial",
     "Federation": "cotune.federation.federation",
     "Engine": "cotune.federation.engine",
-    "RecordedEngine": "cotune.federation.recorded",
+    "RecordedEngine": "cotune.engines.recorded",
     "Ledger": "cotune.federation.ledger",
     "Space": "cotune.space",
     "when": "cotune.space",
@@ -42,6 +42,8 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from cotune.engines.nvflare.engine import connect as connect
+    from cotune.engines.recorded import RecordedEngine as RecordedEngine
     from cotune.errors import CotuneError as CotuneError
     from cotune.errors import DataError as DataError
     from cotune.errors import DataWarning as DataWarning
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
     from cotune.federation.engine import Engine as Engine
     from cotune.federation.federation import Federation as Federation
     from cotune.federation.ledger import Ledger as Ledger
-    from cotune.federation.nvflare import connect as connect
-    from cotune.federation.recorded import RecordedEngine as RecordedEngine
     from cotune.learners import learner_names as learner_names
     from cotune.learners import register_learner as register_learner
     from cotune.learners.contract import Learner as Learner

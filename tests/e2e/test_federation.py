@@ -184,7 +184,7 @@ def job_of(folder: Path, executor: dict, custom: str | None = None) -> Path:
     """A job like cotune's own, but with another class at the sites."""
     config = folder / "app" / "config"
     config.mkdir(parents=True)
-    relay = {"id": "relay", "path": "cotune.federation.relay.Relay", "args": {}}
+    relay = {"id": "relay", "path": "cotune.engines.nvflare.relay.Relay", "args": {}}
     files = {
         folder / "meta.json": {
             "name": folder.name,

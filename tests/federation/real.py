@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from cotune.federation.connection import BEAT
+from cotune.engines.nvflare.connection import BEAT
 
 COTUNE = (sys.executable, "-m", "cotune.cli")
 PATIENCE = 60.0
@@ -162,7 +162,7 @@ class Real:
         return said.count("connected to the server") > said.count("no connection to the server")
 
     def _connected(self) -> set[str]:
-        from cotune.federation.session import status
+        from cotune.engines.nvflare.session import status
 
         sites = status(self.lead).sites
         return {site for site, how in sites.items() if how == "connected"}

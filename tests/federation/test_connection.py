@@ -19,9 +19,9 @@ import msgspec
 import psutil
 import pytest
 
+from cotune.engines.nvflare import kits
+from cotune.engines.nvflare.connection import Connection, reachable
 from cotune.errors import FederationError, UsageError
-from cotune.federation import kits
-from cotune.federation.connection import Connection, reachable
 
 
 def free_port() -> int:
@@ -269,6 +269,6 @@ def test_a_path_that_nvflare_cannot_quote_is_refused(ours, tmp_path, name):
 
 
 def test_the_keeper_is_small():
-    code = "import sys; import cotune.federation.connection; "
+    code = "import sys; import cotune.engines.nvflare.connection; "
     code += "sys.exit(bool({'ssl', 'msgspec', 'psutil', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from cotune.engines.local import LocalEngine
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import BudgetSpent, Federation
 from cotune.federation.journal import Journal
 from cotune.federation.ledger import Round
-from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Refusal, Summand, decode_reply, encode
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search

@@ -22,7 +22,7 @@ import msgspec
 import pytest
 
 import cotune
-from cotune.federation import connection
+from cotune.engines.nvflare import connection
 from cotune.site.door import TOPIC, Ask, Told
 
 from .real import Real, make_rows, until
@@ -52,7 +52,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.client.communicator import Communicator
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from cotune.federation import guard
+from cotune.engines.nvflare import guard
 
 ATTACKER = "tests.federation.test_guard"
 #: Seconds from the moment when the attacker gets a job, in which it tries.

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cotune.engines.nvflare import kits
 from cotune.errors import UsageError
-from cotune.federation import kits
 
 SITES = ["south", "north"]
 
@@ -265,7 +265,7 @@ def test_a_certificate_outside_its_time_is_refused(north, monkeypatch, days, wor
 
 
 def test_a_kit_is_used_by_one_process_at_a_time(north):
-    hold = "import sys; from pathlib import Path; from cotune.federation.kits import in_use\n"
+    hold = "import sys; from pathlib import Path; from cotune.engines.nvflare.kits import in_use\n"
     hold += "with in_use(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(north)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -290,7 +290,9 @@ def test_without_nvflare_it_says_what_to_install(north, monkeypatch, tmp_path):
 
 
 def test_reading_a_kit_does_not_import_nvflare(made):
-    code = "import sys; from pathlib import Path; from cotune.federation.kits import open_kit\n"
+    code = (
+        "import sys; from pathlib import Path; from cotune.engines.nvflare.kits import open_kit\n"
+    )
     code += "open_kit(Path(sys.argv[1]), 'site'); sys.exit('nvflare' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code, str(made / "north")], check=False).returncode

@@ -11,9 +11,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from cotune.engines.local import LocalEngine
 from cotune.errors import FederationError
 from cotune.federation.federation import Federation
-from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, encode
 from cotune.learners import register_learner
 from cotune.party.task import Configuration

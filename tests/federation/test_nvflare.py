@@ -15,13 +15,13 @@ import pytest
 
 import cotune
 from cotune.data.load import fingerprint
+from cotune.engines.local import LocalEngine
+from cotune.engines.nvflare.connection import Connection
+from cotune.engines.nvflare.engine import NvflareEngine
+from cotune.engines.nvflare.kits import create, open_kit
+from cotune.engines.nvflare.signature import Verifier
 from cotune.errors import FederationError, UsageError
-from cotune.federation.connection import Connection
 from cotune.federation.federation import Federation
-from cotune.federation.kits import create, open_kit
-from cotune.federation.local import LocalEngine
-from cotune.federation.nvflare import NvflareEngine
-from cotune.federation.signature import Verifier
 from cotune.federation.wire import Refusal, Request, decode_reply, encode, too_long
 from cotune.files import sealed
 from cotune.party.key import SMALLEST_CELL, KeyFile
@@ -247,7 +247,7 @@ class Doors:
         return NvflareEngine(self._folder / "anna")
 
     def _answers(self) -> bool:
-        from cotune.federation.session import status
+        from cotune.engines.nvflare.session import status
 
         try:
             return set(status(self._folder / "anna").sites.values()) == {"connected"}

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import cotune
+from cotune.engines.recorded import STAND_IN, RecordedEngine
 from cotune.errors import DataError, FederationError, UsageError
 from cotune.federation.federation import Federation
-from cotune.federation.recorded import STAND_IN, RecordedEngine
 from cotune.federation.wire import Gathered, Refusal, Request, decode_body, decode_reply, encode
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Evaluate, Inspect, Predict, Search

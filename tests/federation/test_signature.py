@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cotune.federation.kits import create, open_kit
-from cotune.federation.signature import Signer, Verifier
+from cotune.engines.nvflare.kits import create, open_kit
+from cotune.engines.nvflare.signature import Signer, Verifier
 from tests.federation.real import unpack
 
 

@@ -9,9 +9,9 @@ import pytest
 import cotune
 from cotune.agree import agree
 from cotune.data.encode import encode_columns
+from cotune.engines.local import LocalEngine
 from cotune.errors import DataError, UsageError
 from cotune.federation.federation import Federation
-from cotune.federation.local import LocalEngine
 from cotune.party.inspect import describe, with_other
 from cotune.party.tasks import Inspect
 from tests.parts import people, threads

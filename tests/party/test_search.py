@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier
 
+from cotune.engines.local import LocalEngine
 from cotune.federation.federation import Federation
-from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Gathered, Refusal, decode_body
 from cotune.learners import register_learner
 from cotune.party.search import free_counts

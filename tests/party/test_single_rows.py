@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 import cotune
+from cotune.engines.local import LocalEngine
 from cotune.errors import DataError, FederationError
 from cotune.federation.federation import Federation
 from cotune.federation.journal import Journal
-from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, decode_request, encode
 from cotune.party.inspect import describe
 from cotune.party.key import SMALLEST_CELL, KeyFile

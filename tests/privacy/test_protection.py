@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import cotune
+from cotune.engines.local import LocalEngine
 from cotune.errors import FederationError, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.journal import Journal
-from cotune.federation.local import LocalEngine
 from cotune.federation.wire import Masked, decode_reply, decode_request, encode
 from cotune.party.task import Configuration, Term
 from cotune.party.tasks import Evaluate

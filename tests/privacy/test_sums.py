@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 import cotune
+from cotune.engines.local import LocalEngine
 from cotune.errors import FederationError, UsageError
 from cotune.federation.federation import Federation
 from cotune.federation.journal import Journal
-from cotune.federation.local import LocalEngine
 from cotune.federation.wire import (
     Cost,
     Encrypted,

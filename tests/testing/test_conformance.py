@@ -2,7 +2,7 @@
 
 import pytest
 
-from cotune.federation.local import LocalEngine
+from cotune.engines.local import LocalEngine
 from cotune.learners import learner, learner_names
 from cotune.methods import method_names
 from cotune.testing import ENGINE_CHECKS, LEARNER_CHECKS, METHOD_CHECKS

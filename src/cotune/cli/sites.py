@@ -70,7 +70,7 @@ def create(
           --site north --site south --site west --lead anna
       cotune federation create trial --server localhost:8002 --site a --site b --lead me
     """
-    from cotune.federation.kits import create as make
+    from cotune.engines.nvflare.kits import create as make
 
     zips = make(folder, server, sites, lead, days)
     if as_json:
@@ -117,7 +117,7 @@ def status(kit: Path, as_json: bool) -> None:
       cotune federation status anna
       cotune federation status anna --json
     """
-    from cotune.federation.session import status as find
+    from cotune.engines.nvflare.session import status as find
 
     found = find(kit)
     if as_json:
@@ -270,8 +270,8 @@ def check(kit: Path, data: str, target: str | None, drop: tuple[str, ...], as_js
     from msgspec import to_builtins
 
     from cotune.data.load import check_column, load, usual_target
+    from cotune.engines.nvflare.kits import expires, open_kit
     from cotune.errors import DataError, FederationError
-    from cotune.federation.kits import expires, open_kit
     from cotune.site.examine import as_text, examine
     from cotune.site.process import check_connection
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cotune.data.load import check_target, fingerprint, load, name_of, usual_target
 from cotune.data.split import split as split_rows
+from cotune.engines.local import LocalEngine
 from cotune.errors import DataError, UsageError
 from cotune.federation.federation import Federation
-from cotune.federation.local import LocalEngine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ def simulate(
     seed
         Of the split.
     executor, processes, scratch, state
-        Where fits run, and where rows and memories lie: see `cotune.federation.local`.
+        Where fits run, and where rows and memories lie: see `cotune.engines.local`.
     quorum, timeout
         See `Federation`.
     smallest_cell
@@ -102,7 +102,7 @@ def simulate(
 def again(origin: Mapping[str, Any], state: Path) -> Federation:
     """The federation that a run was started on: real parties, or a simulation on the same rows."""
     if origin.get("kit"):
-        from cotune.federation.nvflare import connect
+        from cotune.engines.nvflare.engine import connect
 
         return connect(**origin)
     if not origin.get("source"):

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cotune.data.load import check_column, fingerprint, load, usual_target
+from cotune.engines.local import LocalEngine
+from cotune.engines.nvflare.connection import Connection, reachable
+from cotune.engines.nvflare.kits import Kit, in_use, open_kit
+from cotune.engines.nvflare.signature import Verifier
 from cotune.errors import DataError, FederationError
-from cotune.federation.connection import Connection, reachable
-from cotune.federation.kits import Kit, in_use, open_kit
-from cotune.federation.local import LocalEngine
-from cotune.federation.signature import Verifier
 from cotune.party.doubts import announce, doubts
 from cotune.party.key import SMALLEST_CELL, KeyFile
 from cotune.site.audit import Audit, Entry

@@ -69,7 +69,7 @@ def a_call_returns_at_its_timeout(make: Make) -> None:
 
 def every_engine_gives_the_same_outcome(make: Make) -> None:
     """The losses are those of the local engine, to the last bit."""
-    from cotune.federation.local import LocalEngine
+    from cotune.engines.local import LocalEngine
 
     found = []
     for engine in (make(make_tables(), "target"), LocalEngine(make_tables(), "target")):

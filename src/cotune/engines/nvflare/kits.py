@@ -41,7 +41,7 @@ ORGANISATION = "cotune"
 #: Every server's name in its certificate. The host that sites connect to is there as well.
 SERVER = "server"
 #: The only classes that a job may name.
-CLASSES = ["cotune.federation.relay.Relay", "cotune.federation.relay.Site"]
+CLASSES = ["cotune.engines.nvflare.relay.Relay", "cotune.engines.nvflare.relay.Site"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 _EMAIL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*@([A-Za-z0-9-]+\.)+[A-Za-z]{2,}")

@@ -24,7 +24,7 @@ from cotune.errors import FederationError, UsageError
 if TYPE_CHECKING:
     import ssl
 
-    from cotune.federation.kits import Kit
+    from cotune.engines.nvflare.kits import Kit
 
 #: Seconds in which processes may end by themselves before they are killed.
 GRACE = 5.0
@@ -33,7 +33,7 @@ BEAT = 2.0
 #: Seconds between two looks of the keeper: is NVFlare alive, are we?
 _LOOK = 0.2
 
-#: What `cotune.federation.guard` is told to run.
+#: What `cotune.engines.nvflare.guard` is told to run.
 _PROGRAMS = {"server": ("server", "fed_server.json"), "site": ("client", "fed_client.json")}
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -50,7 +50,7 @@ class Connection:
 
         Job processes inherit `env`. Modules are not looked for in the working directory.
         """
-        from cotune.federation.kits import prepare, require_nvflare
+        from cotune.engines.nvflare.kits import prepare, require_nvflare
 
         require_nvflare()
         if kit.kind not in _PROGRAMS:
@@ -62,7 +62,13 @@ class Connection:
                     f"NVIDIA FLARE cannot use the path {path!r}: move it to a plain one"
                 )
         prepare(folder, kit)
-        command = [sys.executable, "-P", "-m", "cotune.federation.connection", str(os.getpid())]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "cotune.engines.nvflare.connection",
+            str(os.getpid()),
+        ]
         command += [sys.executable, "-P", "-u", "-m", *_arguments(workspace, kit)]
         given = {
             "OMP_NUM_THREADS": "1",
@@ -209,13 +215,13 @@ def _plain(path: str) -> bool:
 
 def _arguments(workspace: Path, kit: Kit) -> list[str]:
     """NVFlare's command line, as in the start script that it would write."""
-    from cotune.federation.kits import ORGANISATION
+    from cotune.engines.nvflare.kits import ORGANISATION
 
     program, settings = _PROGRAMS[kit.kind]
     who = [f"uid={kit.name}", f"heart_beat_interval={BEAT}"] if kit.kind == "site" else []
     options = ["secure_train=true", *who, f"org={ORGANISATION}", "config_folder=config"]
     nvflare = ["-m", str(workspace), "-s", settings, "--set", *options]
-    return ["cotune.federation.guard", program, *nvflare]
+    return ["cotune.engines.nvflare.guard", program, *nvflare]
 
 
 def _console(workspace: Path) -> IO[bytes]:

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cotune.engines.nvflare.kits import Kit
 from cotune.errors import UsageError
-from cotune.federation.kits import Kit
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.padding import PSS

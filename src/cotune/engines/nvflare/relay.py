@@ -25,8 +25,8 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from cotune.engines.nvflare.guard import guard_job
 from cotune.errors import FederationError
-from cotune.federation.guard import guard_job
 from cotune.site.door import TOPIC, Ask, Told, knock
 
 #: Seconds for which a site waits for its party's reply before it says that the party is at work.

@@ -1,6 +1,6 @@
 """The engine of real federations: NVIDIA FLARE, over mutual TLS.
 
-Methods, journal and ledger stay in this process. It submits a small job (`cotune.federation.relay`)
+Methods, journal and ledger stay in this process. It submits a small job (of the module `relay`)
 that passes bytes to the sites and back; nothing of the user's is shipped. The job fails as a whole
 when a site's part of it dies, and does not take in a site that comes later: then another one is
 submitted, while the parties' own processes keep what they know.
@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from cotune import __version__
-from cotune.errors import FederationError
-from cotune.federation.connection import BEAT, reachable
-from cotune.federation.engine import Engine
-from cotune.federation.federation import Federation
-from cotune.federation.kits import in_use, open_kit
-from cotune.federation.session import (
+from cotune.engines.nvflare.connection import BEAT, reachable
+from cotune.engines.nvflare.kits import in_use, open_kit
+from cotune.engines.nvflare.session import (
     COMMAND,
     RECONNECT,
     Broken,
     Gone,
     Server,
 )
-from cotune.federation.signature import Signer
+from cotune.engines.nvflare.signature import Signer
+from cotune.errors import FederationError
+from cotune.federation.engine import Engine
+from cotune.federation.federation import Federation
 from cotune.federation.wire import Refusal, encode, too_long
 
 log = logging.getLogger(__name__)

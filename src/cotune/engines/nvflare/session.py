@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cotune.engines.nvflare.connection import BEAT, reachable
+from cotune.engines.nvflare.kits import Kit, expires, open_kit
 from cotune.errors import FederationError
-from cotune.federation.connection import BEAT, reachable
-from cotune.federation.kits import Kit, expires, open_kit
 from cotune.site.door import TOPIC
 
 log = logging.getLogger(__name__)
@@ -209,11 +209,13 @@ def _job(sites: Iterable[str]) -> Iterator[Path]:
         }
         server = {
             "format_version": 2,
-            "workflows": [{"id": "relay", "path": "cotune.federation.relay.Relay", "args": {}}],
+            "workflows": [
+                {"id": "relay", "path": "cotune.engines.nvflare.relay.Relay", "args": {}}
+            ],
             "components": [],
             "server": {"task_request_interval": 1.0},
         }
-        executor = {"path": "cotune.federation.relay.Site", "args": {}}
+        executor = {"path": "cotune.engines.nvflare.relay.Site", "args": {}}
         site = {
             "format_version": 2,
             "executors": [{"tasks": [TOPIC], "executor": executor}],

@@ -54,7 +54,7 @@ from nvflare.private.fed.client.training_cmds import (
 
 from cotune.site.door import TOPIC
 
-log = logging.getLogger("cotune.federation.guard")
+log = logging.getLogger("cotune.engines.nvflare.guard")
 
 _MAINS = {
     "client": "nvflare.private.fed.app.client.client_train",
