@@ -42,7 +42,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from threadpoolctl import threadpool_limits
 
 import cotune
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
 from cotune.data.encode import encode, encode_target
 from cotune.data.schema import Schema
 from cotune.data.split import split

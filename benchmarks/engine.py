@@ -38,9 +38,9 @@ from cotune.engines.nvflare.engine import NvflareEngine
 from cotune.engines.nvflare.kits import create
 from cotune.engines.nvflare.session import status
 from cotune.errors import FederationError
-from cotune.federation.engine import Engine
-from cotune.federation.wire import Gathered, Request, decode_reply, encode
 from cotune.party.tasks import Inspect
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import Gathered, Request, decode_reply, encode
 from cotune.testing.tables import make_tables
 
 #: Seconds that a small round may take over the local engine's, by the number of sites.

@@ -64,7 +64,7 @@ class Ours:
 
     def __init__(self, learner: str, fixed: dict[str, Any]) -> None:
         import cotune
-        from cotune.agree import agree
+        from cotune.coordinator.agree import agree
         from cotune.methods.exponentiated import Instance, Options
         from cotune.run.settings import Settings
 

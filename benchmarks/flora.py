@@ -33,10 +33,10 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 import cotune
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
+from cotune.coordinator.journal import Journal
 from cotune.data.load import load
 from cotune.data.split import split
-from cotune.federation.journal import Journal
 from cotune.learners import learner
 from cotune.methods.surfaces import Evidence, minimise, surface
 from cotune.party.task import Configuration

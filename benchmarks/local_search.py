@@ -32,11 +32,11 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 import cotune
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.journal import Journal
 from cotune.data.load import load
 from cotune.data.split import split
-from cotune.federation.federation import Federation
-from cotune.federation.journal import Journal
 from cotune.learners import learner
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate

@@ -22,11 +22,10 @@ import pandas as pd
 import psutil
 from sklearn.datasets import load_digits
 
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.journal import Journal
 from cotune.engines.local import LocalEngine
-from cotune.federation.federation import Federation
-from cotune.federation.journal import Journal
-from cotune.federation.wire import Refusal, decode_request
 from cotune.methods.privtuna import dense_cells, proposals
 from cotune.party.keys import FEWEST
 from cotune.party.propose import Explore, Propose
@@ -34,6 +33,7 @@ from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Evaluate, Predict, Search
 from cotune.privacy.sums import Privacy
 from cotune.problem import Budget, Problem
+from cotune.protocol.wire import Refusal, decode_request
 from cotune.run.settings import Settings, spaces_as_json
 
 #: Of the parties, for a total.

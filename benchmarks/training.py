@@ -26,10 +26,10 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 import cotune
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
+from cotune.coordinator.journal import Journal
 from cotune.data.load import load
 from cotune.data.split import split
-from cotune.federation.journal import Journal
 from cotune.learners import learner
 from cotune.party.task import Configuration
 from cotune.problem import Budget, Problem

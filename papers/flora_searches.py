@@ -9,8 +9,8 @@ import pandas as pd
 from common import Params
 
 import cotune
-from cotune.agree import agree
-from cotune.federation.journal import Journal
+from cotune.coordinator.agree import agree
+from cotune.coordinator.journal import Journal
 from cotune.methods.bound import gamma_p
 from cotune.methods.surfaces import SURFACES, Evidence, minimise, surface
 from cotune.party.tasks import Search, Searches

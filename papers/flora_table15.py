@@ -25,8 +25,8 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import train_test_split
 
 import cotune
-from cotune.agree import agree
-from cotune.federation.journal import Journal
+from cotune.coordinator.agree import agree
+from cotune.coordinator.journal import Journal
 from cotune.learners import learner
 from cotune.party.task import Configuration
 from cotune.problem import Budget

@@ -73,7 +73,7 @@ from cotune.trial import Step
 if TYPE_CHECKING:
     from torch import nn
 
-    from cotune.federation.federation import Federation
+    from cotune.coordinator.federation import Federation
     from cotune.problem import Problem
 
 PARTIES = 10

@@ -12,18 +12,18 @@ import pandas as pd
 from sklearn.datasets import load_diabetes, load_iris, load_wine
 from sklearn.tree import DecisionTreeClassifier
 
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
+from cotune.coordinator.federation import Federation
 from cotune.data.arrays import cells
 from cotune.data.schema import Schema
 from cotune.data.text import CODES
 from cotune.engines.local import LocalEngine
-from cotune.federation.engine import Engine
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Request, decode_reply, encode
 from cotune.learners.contract import Learner
 from cotune.party.party import Party
 from cotune.party.workers import Workers
 from cotune.problem import Problem
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import Request, decode_reply, encode
 from cotune.run.settings import Settings
 from cotune.space import Space
 

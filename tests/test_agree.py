@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
 from cotune.data.arrays import stacked
 from cotune.errors import DataError
-from cotune.federation.wire import Refusal
 from cotune.party.tasks import Description, Place, SeenColumn
+from cotune.protocol.wire import Refusal
 from tests.parts import (
     diabetes,
     federation_of,

@@ -9,16 +9,16 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score
 
 import cotune
+from cotune.coordinator.federation import Federation
 from cotune.data.encode import encode_target
 from cotune.errors import UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Refusal, decode_request
 from cotune.party.key import RunKey
 from cotune.party.rows import set_aside
 from cotune.party.score import score
 from cotune.party.train.assess import Assess
 from cotune.party.train.assess import assessed as judged_by
-from cotune.tally import figures, terms
+from cotune.protocol.tally import figures, terms
+from cotune.protocol.wire import Refusal, decode_request
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
 from tests.parts import CANARY, ask, federation_of, iris, parts, party_of, problem_of, wine

@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics
 
 from cotune.data.encode import encode_target
-from cotune.tally import statistic, vectors
+from cotune.protocol.tally import statistic, vectors
 from cotune.training.blind import blind_loss, sees_nothing
 from cotune.training.folds import scores_of
 from cotune.trial import HeldOut

@@ -11,9 +11,9 @@ from sklearn.model_selection import cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
 import cotune
+from cotune.coordinator.federation import Federation
 from cotune.engines.recorded import RecordedEngine
 from cotune.errors import UsageError
-from cotune.federation.federation import Federation
 from cotune.methods.evaluate import evaluate
 from cotune.party.task import RESOLUTION, Configuration
 from cotune.problem import METRICS

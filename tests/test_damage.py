@@ -15,12 +15,12 @@ import pytest
 
 import cotune
 from cotune.cli.comparison import Plan
+from cotune.coordinator.journal import Journal
+from cotune.coordinator.ledger import Round
 from cotune.errors import CotuneError
-from cotune.federation.journal import Journal
-from cotune.federation.ledger import Round
-from cotune.federation.wire import Cost, encode
 from cotune.model.model import Model
 from cotune.party.memory import Memory
+from cotune.protocol.wire import Cost, encode
 from cotune.run.folder import read_record, unfinished
 from cotune.run.outcome import Outcome
 from tests.parts import iris, threads

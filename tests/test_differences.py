@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 import cotune
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.journal import Journal
 from cotune.errors import FederationError
-from cotune.federation.federation import Federation
-from cotune.federation.journal import Journal
 from cotune.party.differ import Differ
 from cotune.problem import Budget
 from cotune.report.show import show_outcome

@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 
 import cotune
+from cotune.coordinator.federation import Federation
 from cotune.errors import Diverged, FederationError, UsageError
-from cotune.federation.federation import Federation
+from cotune.protocol.tally import figures, statistic, vectors
 from cotune.report.show import show_outcome
 from cotune.run.finish import contenders, finish
 from cotune.run.outcome import Outcome
 from cotune.run.progress import announced
 from cotune.run.settings import Settings
-from cotune.tally import figures, statistic, vectors
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed
 from cotune.training.folds import crossed

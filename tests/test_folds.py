@@ -12,13 +12,13 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 import cotune
+from cotune.coordinator.federation import Federation
 from cotune.errors import FederationError, UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Refusal
 from cotune.methods.evaluate import evaluate
 from cotune.party.rows import fold_indices, open_rows
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate
+from cotune.protocol.wire import Refusal
 from cotune.run.settings import Settings
 from cotune.testing import METHOD_CHECKS, Faulty
 from cotune.testing.faults import Killed

@@ -11,9 +11,9 @@ import pytest
 
 import cotune
 from cotune.cli.comparison import Plan, discarded_if_refused
+from cotune.coordinator.federation import Federation
 from cotune.errors import CotuneError, FederationError, UsageError
-from cotune.federation.engine import Engine
-from cotune.federation.federation import Federation
+from cotune.protocol.engine import Engine
 from tests.parts import iris, threads
 
 QUICK = {"learners": ("decision_tree",), "trials": 2, "folds": 2}

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 import cotune
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Refusal, decode_request
+from cotune.coordinator.federation import Federation
 from cotune.party.train.assess import assessed, compared
+from cotune.protocol.wire import Refusal, decode_request
 from cotune.report.show import _joining, show_assessment, show_outcome
 from cotune.run.joined import Assessment, Judged
 from cotune.testing import Faulty

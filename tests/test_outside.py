@@ -29,7 +29,6 @@ from sklearn.tree import DecisionTreeClassifier
 import cotune
 from cotune.data.encode import encode, encode_target
 from cotune.errors import Malformed, UsageError
-from cotune.federation.wire import Refusal
 from cotune.files import DIGEST, sealed
 from cotune.model.model import Model
 from cotune.model.predictors import AllClasses
@@ -37,6 +36,7 @@ from cotune.model.skops import OF_MODELS, Untrusted, dumped, loaded, read_array
 from cotune.party.task import Configuration
 from cotune.party.train.assess import Assess
 from cotune.party.train.ensemble import FitOwn, OwnModel
+from cotune.protocol.wire import Refusal
 from cotune.training.ensemble import _classifier
 from tests.outside import fates, forged, mutated, payload_of
 from tests.parts import ask, iris, party_of, people, problem_of, schema_of

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from cotune.coordinator.ledger import Round
 from cotune.data.schema import Schema
-from cotune.federation.ledger import Round
-from cotune.federation.wire import Cost, Refusal
 from cotune.problem import Problem
+from cotune.protocol.wire import Cost, Refusal
 from cotune.report.show import (
     gain_of_tuning,
     show_comparison,

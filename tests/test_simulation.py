@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import cotune
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
 from cotune.errors import CotuneError, DataError, UsageError
 from cotune.run.simulate import again
 from tests.parts import iris, parts, people, threads

@@ -12,12 +12,12 @@ from cotune.cli.commands import cli
 from cotune.engines.nvflare.kits import create, open_kit
 from cotune.engines.nvflare.signature import Signer
 from cotune.errors import DataWarning
-from cotune.federation.wire import Refusal, Request, decode_reply, encode
 from cotune.party.differ import Differ
 from cotune.party.keys import Keyed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate
 from cotune.privacy.protection import Protection
+from cotune.protocol.wire import Refusal, Request, decode_reply, encode
 from cotune.site.audit import read
 from cotune.site.door import DOOR, Ask, knock
 from cotune.site.policy import Policy

@@ -10,7 +10,7 @@ from cotune.data.schema import Schema
 from cotune.party.task import Term
 from cotune.privacy.fixed import WIDTHS, Digits
 from cotune.problem import METRICS, Problem
-from cotune.tally import Figure, Tally, added, figures, statistic, terms, vectors
+from cotune.protocol.tally import Figure, Tally, added, figures, statistic, terms, vectors
 
 CLASSIFIED = [name for name, metric in METRICS.items() if metric.task == "classification"]
 MEASURED = [name for name, metric in METRICS.items() if metric.task == "regression"]

@@ -12,11 +12,11 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
 import cotune
+from cotune.coordinator.federation import Federation
 from cotune.errors import DataError, FederationError, UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Refusal, encode
 from cotune.learners import register_learner
 from cotune.party.tasks import REASONS
+from cotune.protocol.wire import Refusal, encode
 from cotune.testing.faults import Faulty, Killed
 from tests.parts import (
     Counting,

@@ -17,10 +17,10 @@ _PUBLIC = {
     "Outcome": "cotune.run.outcome",
     "Trial": "cotune.trial",
     "Step": "cotune.trial",
-    "Federation": "cotune.federation.federation",
-    "Engine": "cotune.federation.engine",
+    "Federation": "cotune.coordinator.federation",
+    "Engine": "cotune.protocol.engine",
     "RecordedEngine": "cotune.engines.recorded",
-    "Ledger": "cotune.federation.ledger",
+    "Ledger": "cotune.coordinator.ledger",
     "Space": "cotune.space",
     "when": "cotune.space",
     "Problem": "cotune.problem",
@@ -42,6 +42,8 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from cotune.coordinator.federation import Federation as Federation
+    from cotune.coordinator.ledger import Ledger as Ledger
     from cotune.engines.nvflare.engine import connect as connect
     from cotune.engines.recorded import RecordedEngine as RecordedEngine
     from cotune.errors import CotuneError as CotuneError
@@ -49,9 +51,6 @@ if TYPE_CHECKING:
     from cotune.errors import DataWarning as DataWarning
     from cotune.errors import FederationError as FederationError
     from cotune.errors import UsageError as UsageError
-    from cotune.federation.engine import Engine as Engine
-    from cotune.federation.federation import Federation as Federation
-    from cotune.federation.ledger import Ledger as Ledger
     from cotune.learners import learner_names as learner_names
     from cotune.learners import register_learner as register_learner
     from cotune.learners.contract import Learner as Learner
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from cotune.problem import Budget as Budget
     from cotune.problem import Metric as Metric
     from cotune.problem import Problem as Problem
+    from cotune.protocol.engine import Engine as Engine
     from cotune.run.evaluate import evaluate as evaluate
     from cotune.run.outcome import Outcome as Outcome
     from cotune.run.simulate import simulate as simulate

@@ -310,7 +310,7 @@ def test_a_finished_run_on_a_read_only_disk_is_shown_and_resumed(place, whole):
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert float(done.stdout) == whole[1]["value"]
         code = (
-            "import sys; from pathlib import Path; from cotune.federation.journal import Journal; "
+            "import sys; from pathlib import Path; from cotune.coordinator.journal import Journal; "
             "print(len(Journal(Path(sys.argv[1]))))"
         )
         command = [sys.executable, "-c", code, str(run / "journal.sqlite")]

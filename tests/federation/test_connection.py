@@ -210,7 +210,7 @@ if sys.argv[1:] == ["end"]:
     os._exit(3)
 time.sleep(60)
 """
-KEEP = "import os, sys; from cotune.federation import connection; connection.GRACE = 0.5; "
+KEEP = "import os, sys; from cotune.engines.nvflare import connection; connection.GRACE = 0.5; "
 KEEP += "sys.exit(connection.keep(int(sys.argv[1]), [sys.executable, '-c', *sys.argv[2:]]))"
 
 

@@ -7,15 +7,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from cotune.coordinator.federation import BudgetSpent, Federation
+from cotune.coordinator.journal import Journal
+from cotune.coordinator.ledger import Round
 from cotune.engines.local import LocalEngine
 from cotune.errors import DataError, FederationError, UsageError
-from cotune.federation.federation import BudgetSpent, Federation
-from cotune.federation.journal import Journal
-from cotune.federation.ledger import Round
-from cotune.federation.wire import Refusal, Summand, decode_reply, encode
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search
 from cotune.problem import Budget
+from cotune.protocol.wire import Refusal, Summand, decode_reply, encode
 from cotune.testing import Faulty
 from tests.parts import Unreliable, federation_of, iris, parts, problem_of, threads, unreliable
 

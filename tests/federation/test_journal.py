@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotune.coordinator.journal import Journal
+from cotune.coordinator.ledger import Round, Total
 from cotune.errors import FederationError
-from cotune.federation.journal import Journal
-from cotune.federation.ledger import Round, Total
-from cotune.federation.wire import Cost, Refusal, encode
+from cotune.protocol.wire import Cost, Refusal, encode
 from tests.federation.test_ledger import entry
 
 finite = st.floats(allow_nan=False)
@@ -190,7 +190,7 @@ def test_parts_of_a_checkpoint_are_kept_one_by_one(tmp_path):
 def test_a_journal_that_could_not_be_made_can_be_made_later(tmp_path, monkeypatch):
     path = tmp_path / "journal.sqlite"
     with monkeypatch.context() as patched:
-        patched.setattr("cotune.federation.journal._TABLES", ("CREATE TABLE a (b)", "nonsense"))
+        patched.setattr("cotune.coordinator.journal._TABLES", ("CREATE TABLE a (b)", "nonsense"))
         with pytest.raises(FederationError):
             Journal(path)
     assert len(Journal(path)) == 0

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from cotune.federation.ledger import Failure, Ledger, Round
-from cotune.federation.wire import Cost, Refusal
+from cotune.coordinator.ledger import Failure, Ledger, Round
+from cotune.protocol.wire import Cost, Refusal
 
 
 def entry(number, task="evaluate", **changes):

@@ -11,13 +11,13 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from cotune.coordinator.federation import Federation
 from cotune.engines.local import LocalEngine
 from cotune.errors import FederationError
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, encode
 from cotune.learners import register_learner
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect, Search
+from cotune.protocol.wire import Gathered, Refusal, Request, decode_reply, encode
 from tests.parts import (
     Hanging,
     OwnLearner,

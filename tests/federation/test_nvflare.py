@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import cotune
+from cotune.coordinator.federation import Federation
 from cotune.data.load import fingerprint
 from cotune.engines.local import LocalEngine
 from cotune.engines.nvflare.connection import Connection
@@ -21,11 +22,10 @@ from cotune.engines.nvflare.engine import NvflareEngine
 from cotune.engines.nvflare.kits import create, open_kit
 from cotune.engines.nvflare.signature import Verifier
 from cotune.errors import FederationError, UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Refusal, Request, decode_reply, encode, too_long
 from cotune.files import sealed
 from cotune.party.key import SMALLEST_CELL, KeyFile
 from cotune.party.tasks import Inspect
+from cotune.protocol.wire import Refusal, Request, decode_reply, encode, too_long
 from cotune.site.audit import Audit
 from cotune.site.door import DOOR
 from cotune.site.host import Host

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 import cotune
+from cotune.coordinator.federation import Federation
 from cotune.engines.recorded import STAND_IN, RecordedEngine
 from cotune.errors import DataError, FederationError, UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Gathered, Refusal, Request, decode_body, decode_reply, encode
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Evaluate, Inspect, Predict, Search
+from cotune.protocol.wire import Gathered, Refusal, Request, decode_body, decode_reply, encode
 from cotune.testing import Faulty, Killed
 from tests.parts import problem_of
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import cotune
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
+from cotune.coordinator.exchange import Exchange
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.weights import Weights
 from cotune.errors import FederationError
-from cotune.federation.exchange import Exchange
-from cotune.federation.federation import Federation
-from cotune.federation.weights import Weights
-from cotune.federation.wire import Cost, Gathered, Summand, decode_reply, encode
 from cotune.party.keys import Introduce
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Search
 from cotune.party.train.forest import Weigh
+from cotune.protocol.wire import Cost, Gathered, Summand, decode_reply, encode
 from cotune.testing import Faulty
 from tests.parts import federation_of, iris, parts, problem_of, unreliable
 

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotune.errors import Malformed
-from cotune.federation.wire import (
+from cotune.party.task import Configuration, Term
+from cotune.party.tasks import (
+    Description,
+    Evaluate,
+    Evaluations,
+    Inspect,
+    Place,
+    Search,
+    SeenColumn,
+)
+from cotune.protocol.wire import (
     OWN_TERMS,
     Cost,
     Gathered,
@@ -21,16 +31,6 @@ from cotune.federation.wire import (
     pack_terms,
     rounded_terms,
     unpack_terms,
-)
-from cotune.party.task import Configuration, Term
-from cotune.party.tasks import (
-    Description,
-    Evaluate,
-    Evaluations,
-    Inspect,
-    Place,
-    Search,
-    SeenColumn,
 )
 from tests.parts import iris, problem_of
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotune.federation.federation import Sums
-from cotune.federation.ledger import Total
+from cotune.coordinator.federation import Sums
+from cotune.coordinator.ledger import Total
 from cotune.methods.exponentiated import (
     Discounted,
     Instance,

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cotune
+from cotune.coordinator.federation import Sums
+from cotune.coordinator.ledger import Total
 from cotune.errors import UsageError
-from cotune.federation.federation import Sums
-from cotune.federation.ledger import Total
 from cotune.methods import flash as flash_module
 from cotune.methods.combine import merged as combine
 from cotune.methods.flash import (

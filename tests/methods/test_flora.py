@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from sklearn.ensemble import RandomForestRegressor
 
 import cotune
+from cotune.coordinator.federation import Federation
 from cotune.errors import UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Refusal, decode_request
 from cotune.methods import surfaces
 from cotune.methods.flora import (
     MANY,
@@ -30,6 +29,7 @@ from cotune.party.predict import SHARPNESS, raised, soft_maximum, surrogate_seed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Predict, Search, Searches
 from cotune.problem import seed_of
+from cotune.protocol.wire import Refusal, decode_request
 from cotune.run.settings import spaces_as_json
 from cotune.testing import Faulty
 from cotune.trial import Trial

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotune.errors import FederationError, UsageError
-from cotune.federation.wire import Request
 from cotune.party.keys import Aim, Keyed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect
 from cotune.privacy.protection import Protection
+from cotune.protocol.wire import Request
 from cotune.site.audit import Audit, as_text, check, disclosed, entry_of, read, summary
 
 TREE = Evaluate((Configuration("decision_tree", {}),))

@@ -17,7 +17,6 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from cotune.data.encode import dense_width
 from cotune.errors import CotuneError
-from cotune.federation.wire import Refusal, Request, decode_body, decode_reply, encode
 from cotune.learners import learner
 from cotune.model.model import Model
 from cotune.party.closed_list import TASKS
@@ -63,6 +62,7 @@ from cotune.privacy.client import Agent
 from cotune.privacy.doctor import diagnose
 from cotune.privacy.masks import Pairs, name_of
 from cotune.privacy.protection import Protection
+from cotune.protocol.wire import Refusal, Request, decode_body, decode_reply, encode
 from cotune.training.rounds import fresh
 from tests.parts import party_of, people, problem_of
 from tests.soak import times

@@ -13,11 +13,11 @@ import pytest
 
 import cotune
 from cotune.errors import FederationError
-from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, encode
 from cotune.learners import register_learner
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Inspect
 from cotune.party.workers import Workers
+from cotune.protocol.wire import Gathered, Refusal, Request, decode_reply, encode
 from cotune.site import door
 from cotune.site.audit import Audit, check, read
 from cotune.site.door import Ask, knock

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cotune.data.schema import Column, Schema
 from cotune.errors import Malformed
-from cotune.federation.wire import decode_body, encode
 from cotune.party.marginals import ROWS_PER_QUANTILE, marginals, quantiles_of, wasserstein
 from cotune.party.tasks import Distributions, Marginals
+from cotune.protocol.wire import decode_body, encode
 from tests.parts import (
     ask,
     diabetes,

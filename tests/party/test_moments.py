@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotune.federation.wire import OWN_TERMS, Refusal, decode_body, unpack_terms
 from cotune.party.moments import BINS, SCALES, WIDTH, Features, Moments, Tally, edges, moments
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate, Pair, Search, Searches
+from cotune.protocol.wire import OWN_TERMS, Refusal, decode_body, unpack_terms
 from tests.parts import ask, diabetes, iris, party_of, problem_of
 
 TREE = "decision_tree"

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from cotune import learners
 from cotune.data.schema import Column, Schema
-from cotune.federation.wire import (
+from cotune.learners import register_learner
+from cotune.party.task import Configuration
+from cotune.party.tasks import Evaluate, Inspect, Measure
+from cotune.protocol.wire import (
     OWN_TERMS,
     Gathered,
     Refusal,
@@ -21,9 +24,6 @@ from cotune.federation.wire import (
     encode,
     unpack_terms,
 )
-from cotune.learners import register_learner
-from cotune.party.task import Configuration
-from cotune.party.tasks import Evaluate, Inspect, Measure
 from tests.parts import CANARY, Counting, Raising, ask, iris, party_of, people, problem_of
 
 TREE = Evaluate((Configuration("decision_tree", {"max_depth": 2}),))

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from cotune.coordinator.federation import Federation
 from cotune.errors import FederationError, UsageError
-from cotune.federation.engine import Engine
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Refusal, Request
 from cotune.learners import learner_names
 from cotune.party.closed_list import TASKS
 from cotune.party.keys import Keyed, OfKeys
@@ -18,6 +16,8 @@ from cotune.party.tasks import Evaluate, Inspect, Search
 from cotune.party.train.assess import Assess, Score
 from cotune.party.workers import Workers
 from cotune.privacy.protection import Protection
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import Refusal, Request
 from cotune.run.tune import tune
 from cotune.site.audit import Audit, check, read
 from cotune.site.door import Ask

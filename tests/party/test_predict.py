@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotune.federation.wire import OWN_TERMS, Refusal, decode_body, unpack_terms
 from cotune.learners import register_learner
 from cotune.party.predict import bounded, judged_pairs, surrogate_seed
 from cotune.party.task import Configuration
 from cotune.party.tasks import Candidates, Evaluate, Pair, Predict, Search, Searches
+from cotune.protocol.wire import OWN_TERMS, Refusal, decode_body, unpack_terms
 from cotune.space.surrogate import Surrogate
 from tests.parts import Counting, ask, diabetes, federation_of, iris, parts, party_of, problem_of
 

@@ -79,7 +79,7 @@ def test_a_party_that_must_not_search_refuses():
 
 
 def _encoded(task):
-    from cotune.federation.wire import Request, encode
+    from cotune.protocol.wire import Request, encode
 
     return encode(Request("run", 1, "sum", task, PROBLEM.digest, PROBLEM))
 

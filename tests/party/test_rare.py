@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 import cotune
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
+from cotune.coordinator.federation import Federation
 from cotune.data.encode import encode_columns
 from cotune.engines.local import LocalEngine
 from cotune.errors import DataError, UsageError
-from cotune.federation.federation import Federation
 from cotune.party.inspect import describe, with_other
 from cotune.party.tasks import Inspect
 from tests.parts import people, threads

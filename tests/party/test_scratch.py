@@ -20,7 +20,7 @@ import sys
 import cotune
 from cotune.party.task import Configuration
 from cotune.party.tasks import Evaluate
-from cotune.federation.wire import Request, encode
+from cotune.protocol.wire import Request, encode
 from tests.parts import iris, parts, problem_of
 
 tables = parts(iris())

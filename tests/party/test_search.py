@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier
 
+from cotune.coordinator.federation import Federation
 from cotune.engines.local import LocalEngine
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Gathered, Refusal, decode_body
 from cotune.learners import register_learner
 from cotune.party.search import free_counts
 from cotune.party.task import Configuration
 from cotune.party.tasks import MOST_FREE, Evaluate, Search
+from cotune.protocol.wire import Gathered, Refusal, decode_body
 from cotune.run.settings import spaces_as_json
 from cotune.space import Space, when
 from tests.parts import Counting, OwnLearner, ask, iris, parts, party_of, problem_of

@@ -12,11 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 import cotune
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.journal import Journal
 from cotune.engines.local import LocalEngine
 from cotune.errors import DataError, FederationError
-from cotune.federation.federation import Federation
-from cotune.federation.journal import Journal
-from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, decode_request, encode
 from cotune.party.inspect import describe
 from cotune.party.key import SMALLEST_CELL, KeyFile
 from cotune.party.task import Configuration
@@ -25,6 +24,7 @@ from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Start
 from cotune.party.train.histogram import Grow
 from cotune.problem import seed_of
+from cotune.protocol.wire import Gathered, Refusal, Request, decode_reply, decode_request, encode
 from cotune.site.policy import Policy
 from cotune.testing import Faulty
 from cotune.testing.faults import Killed

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotune.errors import CotuneError, Malformed
-from cotune.federation.wire import encode
 from cotune.party.task import Configuration, Term
 from cotune.party.tasks import (
     REASONS,
@@ -26,6 +25,7 @@ from cotune.party.tasks import (
     Searches,
 )
 from cotune.problem import RESOLUTION
+from cotune.protocol.wire import encode
 from cotune.space import Space
 from tests.parts import ask, iris, party_of, problem_of
 from tests.test_space import seeds, spaces

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import cotune
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.journal import Journal
 from cotune.engines.local import LocalEngine
 from cotune.errors import FederationError, UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.journal import Journal
-from cotune.federation.wire import Masked, decode_reply, decode_request, encode
 from cotune.party.task import Configuration, Term
 from cotune.party.tasks import Evaluate
 from cotune.privacy.fixed import WIDTHS, Digits
 from cotune.privacy.protection import FARTHEST, Protection, epsilon, gaussians
+from cotune.protocol.wire import Masked, decode_reply, decode_request, encode
 from cotune.testing import Faulty, Killed
 from tests.parts import federation_of, iris, parts, problem_of, threads
 

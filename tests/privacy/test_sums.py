@@ -13,11 +13,15 @@ import pytest
 from msgspec.structs import replace
 
 import cotune
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.journal import Journal
 from cotune.engines.local import LocalEngine
 from cotune.errors import FederationError, UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.journal import Journal
-from cotune.federation.wire import (
+from cotune.party.keys import Reveal, Sealed
+from cotune.party.task import Configuration
+from cotune.party.tasks import Evaluate, Inspect, Search
+from cotune.problem import Budget
+from cotune.protocol.wire import (
     Cost,
     Encrypted,
     Gathered,
@@ -28,10 +32,6 @@ from cotune.federation.wire import (
     decode_request,
     encode,
 )
-from cotune.party.keys import Reveal, Sealed
-from cotune.party.task import Configuration
-from cotune.party.tasks import Evaluate, Inspect, Search
-from cotune.problem import Budget
 from cotune.run.settings import Settings
 from tests.parts import (
     Unreliable,

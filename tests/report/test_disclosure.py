@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 import cotune
-from cotune.federation.ledger import Round
-from cotune.federation.wire import Cost
+from cotune.coordinator.ledger import Round
 from cotune.party.closed_list import TASKS
 from cotune.party.keys import OfKeys
+from cotune.protocol.wire import Cost
 from cotune.report.disclosure import as_text, disclosures
 from tests.parts import federation_of, iris, parts
 

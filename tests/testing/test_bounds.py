@@ -8,11 +8,11 @@ import pytest
 
 import cotune
 from cotune import learners
+from cotune.coordinator.federation import Federation
 from cotune.errors import UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.wire import decode_request, refusal_of
 from cotune.methods import method_names
 from cotune.party.task import FRAME
+from cotune.protocol.wire import decode_request, refusal_of
 from cotune.testing import Faulty
 from cotune.testing.tables import make_tables
 from tests.parts import federation_of, letters, parts, pictures

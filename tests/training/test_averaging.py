@@ -8,9 +8,9 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from cotune import learners
+from cotune.coordinator.federation import Sums
 from cotune.errors import Diverged, UsageError
-from cotune.federation.federation import Sums
-from cotune.federation.wire import Refusal
+from cotune.protocol.wire import Refusal
 from cotune.training.averaging import EPOCHS
 from tests.parts import diabetes, federation_of, iris, parts, problem_of, unreliable, wine
 from tests.training.trained import known_rounds, resumed, rows_of, run, trained

@@ -4,9 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.journal import Journal
 from cotune.errors import FederationError
-from cotune.federation.federation import Federation
-from cotune.federation.journal import Journal
 from cotune.model.sklearn_trees import LEAF, NODE
 from cotune.problem import Budget
 from cotune.training import forest, histogram, merging, tree

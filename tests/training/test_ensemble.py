@@ -6,7 +6,7 @@ from sklearn.ensemble import VotingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
 from cotune.data.encode import encode, encode_target
 from cotune.errors import FederationError, UsageError
 from cotune.learners import register_learner

@@ -12,15 +12,15 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 
-from cotune.agree import agree
+from cotune.coordinator.agree import agree
+from cotune.coordinator.journal import Journal
 from cotune.data.encode import encode, encode_target
 from cotune.errors import FederationError, UsageError
-from cotune.federation.journal import Journal
-from cotune.federation.wire import Gathered, decode_reply
-from cotune.federation.wire import encode as encode_message
 from cotune.model.skops import OF_MODELS, dumped, loaded
 from cotune.party.task import Configuration
 from cotune.problem import Budget, seed_of
+from cotune.protocol.wire import Gathered, decode_reply
+from cotune.protocol.wire import encode as encode_message
 from cotune.run.settings import Settings
 from cotune.training import Stage, forest
 from tests.parts import diabetes, federation_of, iris, parts, people, unreliable

@@ -11,15 +11,15 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from xgboost import XGBClassifier
 
+from cotune.coordinator.journal import Journal
 from cotune.data.encode import encode
 from cotune.data.schema import Column, Schema
 from cotune.errors import UsageError
-from cotune.federation.journal import Journal
-from cotune.federation.wire import Refusal
 from cotune.model.predictors import OfBooster
 from cotune.party.task import Configuration
 from cotune.party.train.bins import MOST_BINS
 from cotune.problem import Budget
+from cotune.protocol.wire import Refusal
 from cotune.run.settings import Settings
 from cotune.training import Stage
 from cotune.training.bins import shared_bins

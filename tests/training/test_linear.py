@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 
 from cotune.errors import FederationError, UsageError
-from cotune.federation.wire import Refusal, encode
+from cotune.protocol.wire import Refusal, encode
 from tests.parts import binary, iris, parts, people, problem_of, unreliable, wine
 from tests.training.trained import known_rounds, resumed, rows_of, run, trained
 

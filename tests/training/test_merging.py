@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 
+from cotune.coordinator.journal import Journal
 from cotune.data.encode import encode
-from cotune.federation.journal import Journal
-from cotune.federation.wire import Refusal
 from cotune.model.predictors import OfBooster
 from cotune.party.task import Configuration
 from cotune.party.train.grow import Tree
 from cotune.party.train.merging import Boosted
 from cotune.problem import Budget
+from cotune.protocol.wire import Refusal
 from cotune.training import Stage, trainer
 from cotune.training.merging import mean_trees
 from tests.parts import federation_of, parts, problem_of, unreliable, wine

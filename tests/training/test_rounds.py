@@ -9,11 +9,11 @@ from sklearn.model_selection import train_test_split
 
 from cotune.data.split import split
 from cotune.errors import UsageError
-from cotune.federation.wire import Refusal
 from cotune.model.model import Model
 from cotune.networks.parts import Common
 from cotune.party.task import Configuration
 from cotune.party.train.network import Arms, Improve
+from cotune.protocol.wire import Refusal
 from cotune.training.rounds import advance, fresh, network_learner
 from tests.parts import diabetes, federation_of, iris, parts, pictures, problem_of, unreliable, wine
 from tests.training.trained import known_rounds, resumed, rows_of, run, trained

@@ -12,12 +12,12 @@ from sklearn.tree import (
 )
 
 import cotune
+from cotune.coordinator.journal import Journal
 from cotune.data.encode import encode
 from cotune.errors import FederationError, UsageError
-from cotune.federation.journal import Journal
-from cotune.federation.wire import Refusal
 from cotune.party.task import Configuration
 from cotune.problem import Budget
+from cotune.protocol.wire import Refusal
 from cotune.training.tree import tree
 from tests.parts import diabetes, federation_of, iris, parts, people, problem_of, unreliable, wine
 from tests.training.trained import stages_and_model

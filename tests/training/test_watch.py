@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from sklearn.datasets import make_classification
 
+from cotune.coordinator.journal import Journal
 from cotune.errors import Diverged
-from cotune.federation.journal import Journal
 from cotune.problem import Budget
 from cotune.training.watch import PATIENCE, check_loss
 from tests.parts import diabetes, federation_of, iris, parts, problem_of

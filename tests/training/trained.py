@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cotune.coordinator.journal import Journal
 from cotune.data.encode import encode, encode_target
-from cotune.federation.journal import Journal
 from cotune.party.task import Configuration
 from cotune.problem import Budget
 from cotune.training import trainer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cotune.errors import DataError, Malformed, UsageError
 
 if TYPE_CHECKING:
-    from cotune.federation.federation import Federation
+    from cotune.coordinator.federation import Federation
     from cotune.run.outcome import Outcome
 
 #: The file that makes a folder a comparison's.

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cotune.errors import FederationError
-from cotune.federation.engine import Engine
-from cotune.federation.wire import Refusal
 from cotune.party import scratch
 from cotune.party.doubts import Doubt, doubts
 from cotune.party.key import KeyFile
 from cotune.party.party import Party
 from cotune.party.workers import Workers
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import Refusal
 
 if TYPE_CHECKING:
     from cotune.privacy.client import Agent

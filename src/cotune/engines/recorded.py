@@ -15,8 +15,6 @@ import numpy as np
 import pandas as pd
 
 from cotune.errors import DataError, FederationError, UsageError, choices
-from cotune.federation.engine import Engine
-from cotune.federation.wire import Refusal
 from cotune.learners import learner_names
 from cotune.party.evaluate import Evaluation
 from cotune.party.party import Party, Refuse
@@ -24,6 +22,8 @@ from cotune.party.task import Configuration
 from cotune.party.tasks import Found, Pair, Search
 from cotune.party.workers import Workers
 from cotune.problem import Problem, seed_of
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import Refusal
 from cotune.space import Params, Space
 from cotune.space.domain import Integer, Real
 from cotune.space.surrogate import Surrogate

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cotune.coordinator.federation import Federation
 from cotune.errors import UsageError
-from cotune.federation.federation import Federation
 from cotune.methods.dash import dash
 from cotune.problem import Problem
 from cotune.trial import Step

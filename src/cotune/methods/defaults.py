@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cotune.federation.federation import Federation
+from cotune.coordinator.federation import Federation
 from cotune.methods.evaluate import evaluate
 from cotune.party.task import Configuration
 from cotune.problem import Problem

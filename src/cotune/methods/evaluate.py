@@ -9,14 +9,14 @@ from typing import cast
 import msgspec
 import numpy as np
 
-from cotune import tally
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.ledger import Ledger
 from cotune.errors import DataError, UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.ledger import Ledger
 from cotune.party.task import Configuration, Reply, Term
 from cotune.party.tasks import REASONS, Evaluate, Evaluations
 from cotune.problem import Problem
-from cotune.tally import Figure
+from cotune.protocol import tally
+from cotune.protocol.tally import Figure
 from cotune.trial import Trial
 
 #: Why a configuration that was trained has no loss.
@@ -29,8 +29,8 @@ def evaluate(federation: Federation, configurations: Sequence[Configuration]) ->
     If the run judges by what the federation trains (`problem.judge`), there is one training for
     each instead, on the rows outside of a fold, and a round for its loss on those of the fold.
 
-    The loss is that over all parties' rows, from totals of `cotune.tally`. Where parties are
-    compared (`problem.compare_by`) it is DASH's l(k) = sum_i alpha_i l_i(k), alpha_i by rows or
+    The loss is that over all parties' rows, from totals (`cotune.protocol.tally`). Where parties
+    are compared (`problem.compare_by`) it is DASH's l(k) = sum_i alpha_i l_i(k), alpha_i by rows or
     equal (`problem.weights`).
     """
     if federation.problem is not None and federation.problem.judge == "federated":

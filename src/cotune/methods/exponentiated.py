@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from cotune.coordinator.federation import Federation, Sums
 from cotune.errors import FederationError
-from cotune.federation.federation import Federation, Sums
 from cotune.networks.parts import CLIENT, Common
 from cotune.party.train.network import Arms, Improve, Judge, Objective
 from cotune.problem import Problem, seed_of

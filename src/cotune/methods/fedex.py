@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from cotune.coordinator.federation import BudgetSpent, Federation
 from cotune.errors import UsageError, choices
-from cotune.federation.federation import BudgetSpent, Federation
 from cotune.methods.exponentiated import Instance, JudgeBy, Options, StepSizes, entropy, some_of
 from cotune.methods.halving import WRAPPERS, Job, Schedule
 from cotune.party.train.network import Objective

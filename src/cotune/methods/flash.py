@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 from msgspec.structs import replace
 
+from cotune.coordinator.federation import Federation
 from cotune.errors import UsageError, choices
-from cotune.federation.federation import Federation
 from cotune.methods.evaluate import evaluate
 from cotune.methods.privtuna import costs_of
 from cotune.party.propose import Ballot, Propose

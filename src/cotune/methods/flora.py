@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from cotune.coordinator.federation import Federation
 from cotune.errors import UsageError, choices
-from cotune.federation.federation import Federation
 from cotune.learners import learner as learner_of
 from cotune.methods.moments import Regressed
 from cotune.methods.surfaces import SURFACES, Minimiser, Params, diverse

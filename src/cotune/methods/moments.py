@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cotune.federation.federation import Federation
+from cotune.coordinator.federation import Federation
 from cotune.methods.evaluate import evaluate
 from cotune.methods.unified import Unified, inside
 from cotune.party.moments import BINS, WIDTH, Features, Moments, Tally, edges

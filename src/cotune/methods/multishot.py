@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from cotune.coordinator.federation import Federation
 from cotune.errors import UsageError
-from cotune.federation.federation import Federation
 from cotune.methods.central import central
 from cotune.problem import Problem
 from cotune.trial import Step

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from cotune.coordinator.federation import Federation, Sums
 from cotune.errors import UsageError, choices
-from cotune.federation.federation import Federation, Sums
 from cotune.methods import combine as strategies
 from cotune.methods.evaluate import evaluate
 from cotune.party.cells import Cells

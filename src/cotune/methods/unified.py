@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from cotune.federation.federation import Federation, Sums
+from cotune.coordinator.federation import Federation, Sums
 from cotune.methods.bound import gamma_p, optimality_gap
 from cotune.methods.evaluate import evaluate, evaluate_openly
 from cotune.methods.surfaces import Evidence, Params, Surface, surface

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from cotune.coordinator.federation import Federation
 from cotune.errors import UsageError
-from cotune.federation.federation import Federation
 from cotune.methods.evaluate import evaluate
 from cotune.party.propose import Vote
 from cotune.party.task import Configuration

@@ -17,7 +17,7 @@ from cotune.party.rows import Rows
 from cotune.party.task import Configuration
 from cotune.party.workers import Workers
 from cotune.problem import Problem
-from cotune.tally import UNDEFINED, Tally, added, statistic
+from cotune.protocol.tally import UNDEFINED, Tally, added, statistic
 
 #: Folds are sent to the workers in jobs of at least this many CPU seconds, as far as the
 #: learner's earlier fits tell, so that sending costs little beside fitting.

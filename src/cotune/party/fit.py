@@ -24,7 +24,7 @@ from cotune.party.score import NotFinite, loss, predictions
 from cotune.party.shift import Shifted, label_shift
 from cotune.party.task import Configuration
 from cotune.party.tasks import REASONS
-from cotune.tally import Tally, class_weights, statistic
+from cotune.protocol.tally import Tally, class_weights, statistic
 
 REFUSED, RAISED, NOT_FINITE, DIED = REASONS
 

@@ -11,7 +11,7 @@ import msgspec
 
 from cotune.files import UNREADABLE, make_folder, private
 from cotune.party.task import Configuration
-from cotune.tally import Tally
+from cotune.protocol.tally import Tally
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,21 @@ import pandas as pd
 
 from cotune.data.encode import Features
 from cotune.errors import CotuneError, DataError, Malformed, UsageError
-from cotune.federation.wire import (
+from cotune.files import make_folder, write
+from cotune.learners import available, learner_names
+from cotune.party.evaluate import Entrant, Evaluation, Evaluator
+from cotune.party.inspect import check_schema, with_other
+from cotune.party.key import Key, KeyFile, RowsRefused, RunKey
+from cotune.party.keys import Keys, NoKeys
+from cotune.party.memory import Memory
+from cotune.party.rows import Rows, open_rows, parted, set_aside
+from cotune.party.task import Configuration, Task
+from cotune.party.tasks import Found, Search
+from cotune.party.workers import Cancelled, Workers
+from cotune.privacy.fixed import WIDTHS, Digits
+from cotune.problem import Privacy, Problem, heaviest
+from cotune.protocol.tally import class_weights
+from cotune.protocol.wire import (
     OWN_TERMS,
     Code,
     Cost,
@@ -32,21 +46,7 @@ from cotune.federation.wire import (
     pack_terms,
     rounded_terms,
 )
-from cotune.files import make_folder, write
-from cotune.learners import available, learner_names
-from cotune.party.evaluate import Entrant, Evaluation, Evaluator
-from cotune.party.inspect import check_schema, with_other
-from cotune.party.key import Key, KeyFile, RowsRefused, RunKey
-from cotune.party.keys import Keys, NoKeys
-from cotune.party.memory import Memory
-from cotune.party.rows import Rows, open_rows, parted, set_aside
-from cotune.party.task import Configuration, Task
-from cotune.party.tasks import Found, Search
-from cotune.party.workers import Cancelled, Workers
-from cotune.privacy.fixed import WIDTHS, Digits
-from cotune.problem import Privacy, Problem, heaviest
 from cotune.site.policy import RANK, harmless
-from cotune.tally import class_weights
 
 if TYPE_CHECKING:
     from cotune.privacy.client import Agent

@@ -9,7 +9,7 @@ from sklearn import metrics
 
 from cotune.model.predictors import probabilities
 from cotune.problem import Problem
-from cotune.tally import row_log_losses
+from cotune.protocol.tally import row_log_losses
 
 
 class NotFinite(Exception):

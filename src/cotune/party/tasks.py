@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
-from cotune import tally
 from cotune.data.schema import Kind, Schema, TaskKind
 from cotune.errors import DataError, Malformed, UsageError
 from cotune.party.task import (
@@ -24,6 +23,7 @@ from cotune.party.task import (
     cost_terms,
     most_summed_bytes,
 )
+from cotune.protocol import tally
 from cotune.space.domain import Category, Domain
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Evaluations(Reply, frozen=True):
     """One entry per configuration; `failed` has one count per reason and configuration.
 
     `losses` are the party's own, and `variances` theirs, as far as folds show them, in the metric's
-    unit squared. The others are tallies (see `cotune.tally`), where a run compares by the
+    unit squared. The others are tallies (see `cotune.protocol.tally`), where a run compares by the
     federation's figures: of a sum these are terms then, and losses and variances are not.
     """
 

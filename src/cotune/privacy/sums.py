@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import msgspec
 import numpy as np
 
+from cotune.coordinator.exchange import Exchange
 from cotune.errors import CotuneError, FederationError, Malformed, Unusable, UsageError
-from cotune.federation.exchange import Exchange
-from cotune.federation.wire import Refusal
 from cotune.party.keys import (
     FEWEST,
     MOST_CIPHERTEXT,
@@ -41,6 +40,7 @@ from cotune.privacy.agent import messages as agent
 from cotune.privacy.agent.envelope import Kind, Refused, Seal
 from cotune.privacy.fixed import WIDTHS
 from cotune.problem import Privacy as Privacy
+from cotune.protocol.wire import Refusal
 
 if TYPE_CHECKING:
     from cotune.privacy.client import Agent

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from cotune.federation.ledger import Round
+from cotune.coordinator.ledger import Round
 from cotune.party.closed_list import TASKS
 from cotune.party.keys import WHOLE, Aim
 

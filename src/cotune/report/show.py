@@ -20,7 +20,7 @@ from cotune.run.progress import named
 from cotune.training.blind import what_is_blind
 
 if TYPE_CHECKING:
-    from cotune.federation.ledger import Failure, Ledger
+    from cotune.coordinator.ledger import Failure, Ledger
     from cotune.run.joined import Assessment, Judged
     from cotune.run.outcome import Headline, Of, Outcome
 

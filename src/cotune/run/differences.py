@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from cotune.federation.federation import Federation
+from cotune.coordinator.federation import Federation
 from cotune.party.differ import Differ
 from cotune.party.keys import FEWEST
 from cotune.problem import Problem

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from cotune.coordinator.journal import Journal
 from cotune.errors import FederationError, UsageError
-from cotune.federation.journal import Journal
 from cotune.methods.evaluate import added_up
 from cotune.model.model import Model
 from cotune.party.train.assess import Assess, Assessed, Score
 from cotune.problem import Budget, Problem
+from cotune.protocol.tally import figures
 from cotune.run.differences import may_be_shown
 from cotune.run.folder import read_record
 from cotune.run.joined import Assessment, Judged
 from cotune.run.outcome import Outcome
-from cotune.tally import figures
 from cotune.training.folds import Scores, scores_of
 
 if TYPE_CHECKING:
-    from cotune.federation.federation import Federation
+    from cotune.coordinator.federation import Federation
 
 
 log = logging.getLogger(__name__)

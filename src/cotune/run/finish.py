@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from cotune.coordinator.federation import Federation
+from cotune.coordinator.ledger import Ledger
 from cotune.errors import DataError, Diverged, UsageError
-from cotune.federation.federation import Federation
-from cotune.federation.ledger import Ledger
 from cotune.model.model import Model
 from cotune.problem import Problem
 from cotune.run.evaluate import held_out

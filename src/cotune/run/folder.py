@@ -12,8 +12,8 @@ from typing import IO, Any
 
 import msgspec
 
+from cotune.coordinator.journal import Journal
 from cotune.errors import CotuneError, FederationError, Malformed, UsageError
-from cotune.federation.journal import Journal
 from cotune.files import make_folder, private, sealed, unsealed, write
 from cotune.party.closed_list import TASKS
 from cotune.party.differ import Differ

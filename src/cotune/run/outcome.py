@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from cotune.coordinator.ledger import Ledger, Round
 from cotune.errors import Malformed, UsageError
-from cotune.federation.ledger import Ledger, Round
 from cotune.files import sealed, unsealed
 from cotune.privacy.sums import Privacy
 from cotune.problem import Problem

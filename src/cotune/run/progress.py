@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cotune.federation.federation import Federation
+from cotune.coordinator.federation import Federation
 from cotune.problem import Problem
 from cotune.run.differences import Differing
 from cotune.run.settings import Settings

@@ -7,11 +7,11 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from cotune.coordinator.federation import Federation
 from cotune.data.load import check_target, fingerprint, load, name_of, usual_target
 from cotune.data.split import split as split_rows
 from cotune.engines.local import LocalEngine
 from cotune.errors import DataError, UsageError
-from cotune.federation.federation import Federation
 
 if TYPE_CHECKING:
     import pandas as pd

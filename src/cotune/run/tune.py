@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotune.agree import agreed
+from cotune.coordinator.agree import agreed
+from cotune.coordinator.federation import BudgetSpent, Federation
 from cotune.data.schema import TaskKind
 from cotune.errors import DataError, FederationError, UsageError
-from cotune.federation.federation import BudgetSpent, Federation
 from cotune.methods import method as find_method
 from cotune.methods import takes
 from cotune.model.model import Model

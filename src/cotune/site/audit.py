@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from cotune.errors import FederationError, UsageError
-from cotune.federation.wire import Request
+from cotune.protocol.wire import Request
 
 #: Of the text, in columns; lines that end in a sentence may be a little longer.
 WIDTH, LONGEST = 100, 120

@@ -17,10 +17,10 @@ from typing import Literal
 
 import cotune
 from cotune.errors import FederationError, Malformed
-from cotune.federation.wire import Refusal, Request, decode_request, encode, refusal_of
 from cotune.party.party import Party
 from cotune.party.scratch import LONGEST_NAME, private_folder, remove
 from cotune.party.workers import Workers
+from cotune.protocol.wire import Refusal, Request, decode_request, encode, refusal_of
 from cotune.site.audit import Audit, Entry, entry_of
 from cotune.site.door import Ask, Told, heard, tell
 from cotune.site.policy import Policy

@@ -8,11 +8,11 @@ from typing import Any, get_args
 import msgspec
 
 from cotune.errors import UsageError, choices
-from cotune.federation.wire import Refusal, Request, Way
 from cotune.learners import learner_names
 from cotune.party.closed_list import TASKS
 from cotune.privacy.protection import MOST_NOISE
 from cotune.privacy.sums import Privacy
+from cotune.protocol.wire import Refusal, Request, Way
 
 #: How private a way of asking is, and what a party may demand.
 RANK: dict[Way | Privacy, int] = {"gather": 0, "sum": 0, "plain": 0, "masked": 1, "encrypted": 2}

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from cotune.federation.engine import Engine
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Gathered, Refusal, Request, decode_reply, encode
+from cotune.coordinator.federation import Federation
 from cotune.party.tasks import Inspect
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import Gathered, Refusal, Request, decode_reply, encode
 from cotune.run.tune import tune
 from cotune.testing.tables import make_tables
 

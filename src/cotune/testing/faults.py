@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from cotune.federation.engine import Engine
-from cotune.federation.wire import Gathered, Refusal, Summand, decode_reply, encode
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import Gathered, Refusal, Summand, decode_reply, encode
 
 Fault = Literal["lost", "late", "nan", "garbage", "short"]
 

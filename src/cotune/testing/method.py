@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cotune.coordinator.federation import Federation
 from cotune.data.schema import TaskKind
 from cotune.engines.local import LocalEngine
 from cotune.errors import UsageError
-from cotune.federation.federation import Federation
 from cotune.methods import takes
 from cotune.problem import Budget
 from cotune.run.outcome import Outcome

@@ -13,8 +13,8 @@ from cotune import learners
 from cotune.errors import DataError, Diverged, Unusable, UsageError, choices
 
 if TYPE_CHECKING:
-    from cotune.federation.federation import Federation
-    from cotune.federation.ledger import Round
+    from cotune.coordinator.federation import Federation
+    from cotune.coordinator.ledger import Round
     from cotune.model.model import Model
     from cotune.party.task import Configuration
     from cotune.problem import Problem
@@ -136,7 +136,7 @@ def train(
     With `merge_every`, boosted trees are trained in few messages: see
     `cotune.training.merging`. Other learners are trained as ever.
     """
-    from cotune.federation.federation import BudgetSpent
+    from cotune.coordinator.federation import BudgetSpent
     from cotune.model.model import Model
 
     begun = federation.ledger.rounds

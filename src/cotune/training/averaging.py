@@ -16,7 +16,7 @@ from cotune.training.checkpoint import read, write
 from cotune.training.watch import check_loss
 
 if TYPE_CHECKING:
-    from cotune.federation.federation import Federation
+    from cotune.coordinator.federation import Federation
     from cotune.party.task import Configuration
     from cotune.problem import Problem
 

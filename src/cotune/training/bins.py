@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cotune.coordinator.federation import Federation
 from cotune.data.encode import MOST_CODES
 from cotune.data.schema import Column
-from cotune.federation.federation import Federation
 from cotune.party.train.bins import LARGEST, MOST_BINS, Bins, single
 from cotune.party.train.histogram import Crowd
 from cotune.problem import Problem

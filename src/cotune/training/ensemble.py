@@ -13,8 +13,8 @@ from cotune.party.train.ensemble import FitOwn, OwnModel, holds_rows, read_model
 from cotune.training import Stage
 
 if TYPE_CHECKING:
+    from cotune.coordinator.federation import Federation
     from cotune.data.schema import Schema
-    from cotune.federation.federation import Federation
     from cotune.party.task import Configuration
     from cotune.problem import Problem
 

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 
 from cotune.party.train.assess import HALVES, Score
-from cotune.tally import figures, statistic
+from cotune.protocol.tally import figures, statistic
 from cotune.training.blind import blind_loss
 from cotune.trial import HeldOut
 
 if TYPE_CHECKING:
-    from cotune.federation.federation import Federation
+    from cotune.coordinator.federation import Federation
     from cotune.model.model import Model
     from cotune.problem import Problem
 

@@ -17,8 +17,8 @@ from cotune.training import Stage
 from cotune.training.checkpoint import read
 
 if TYPE_CHECKING:
+    from cotune.coordinator.federation import Federation
     from cotune.data.schema import Schema
-    from cotune.federation.federation import Federation
     from cotune.party.task import Configuration, Reply
     from cotune.problem import Problem
 

@@ -17,7 +17,7 @@ from cotune.training.descent import Aim, descend
 from cotune.training.linear import is_balanced, unfitted
 
 if TYPE_CHECKING:
-    from cotune.federation.federation import Federation
+    from cotune.coordinator.federation import Federation
     from cotune.party.task import Configuration
     from cotune.problem import Problem
 

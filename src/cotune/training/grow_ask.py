@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from cotune.federation.federation import Federation, Sums
+from cotune.coordinator.federation import Federation, Sums
 from cotune.growth.grow import Answered, Finished
 from cotune.growth.layout import Layout
 from cotune.party.train.grow import Split, Start, Tree

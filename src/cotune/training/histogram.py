@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from cotune.coordinator.federation import Federation
 from cotune.data.schema import Schema
-from cotune.federation.federation import Federation
 from cotune.growth.grow import Answered, Finished, grow_rounds
 from cotune.growth.rules import Rules, rules_of
 from cotune.growth.warm_up import warm_up

@@ -16,7 +16,7 @@ from cotune.training import Stage
 from cotune.training.descent import Aim, descend
 
 if TYPE_CHECKING:
-    from cotune.federation.federation import Federation
+    from cotune.coordinator.federation import Federation
     from cotune.party.task import Configuration
     from cotune.problem import Problem
 

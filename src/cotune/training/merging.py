@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from cotune.federation.federation import Federation
+from cotune.coordinator.federation import Federation
 from cotune.growth.rules import rules_of
 from cotune.growth.warm_up import warm_up
 from cotune.party.task import Configuration

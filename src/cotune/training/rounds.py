@@ -16,7 +16,7 @@ from cotune.training.checkpoint import read, write
 from cotune.training.watch import PATIENCE, check_loss
 
 if TYPE_CHECKING:
-    from cotune.federation.federation import Federation, Sums
+    from cotune.coordinator.federation import Federation, Sums
     from cotune.learners.torch import NetworkLearner
     from cotune.networks.flat import Network
     from cotune.networks.parts import Common

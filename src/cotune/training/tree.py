@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from cotune import learners
+from cotune.coordinator.federation import Federation
 from cotune.data.schema import Schema
 from cotune.errors import FederationError, UsageError, choices
-from cotune.federation.federation import Federation
 from cotune.growth.grow import Answered
 from cotune.growth.layout import Layout
 from cotune.growth.warm_up import warm_up

@@ -6,11 +6,11 @@ import pytest
 
 import cotune
 from cotune import learners
-from cotune.federation.journal import Journal
-from cotune.federation.wire import OWN_TERMS, Refusal, encode, unpack_terms
+from cotune.coordinator.journal import Journal
 from cotune.party.task import Configuration
 from cotune.party.train.averaging import Epochs, flat, install, untrained
 from cotune.problem import Budget
+from cotune.protocol.wire import OWN_TERMS, Refusal, encode, unpack_terms
 from tests.parts import ask, diabetes, iris, party_of, problem_of
 
 FRAME = iris()

@@ -11,13 +11,13 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 from cotune.errors import Malformed
-from cotune.federation.wire import Refusal
 from cotune.learners import register_learner
 from cotune.learners.contract import Learner
 from cotune.model.skops import dumped
 from cotune.party.task import Configuration
 from cotune.party.train import ensemble
 from cotune.party.train.ensemble import FitOwn, OwnModel, keeps_rows, read_model
+from cotune.protocol.wire import Refusal
 from cotune.space import Space
 from tests.parts import ask, diabetes, iris, party_of, people, problem_of
 

@@ -6,11 +6,11 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 
 from cotune.errors import Malformed
-from cotune.federation.wire import Refusal
 from cotune.model.sklearn_trees import NODE, PackedTree, unpack
 from cotune.party.task import Configuration
 from cotune.party.train.forest import GrownTrees, GrowTrees, Weigh, Weight
 from cotune.problem import seed_of
+from cotune.protocol.wire import Refusal
 from tests.parts import ask, diabetes, iris, party_of, people, problem_of
 
 FOREST = Configuration("random_forest", {"n_estimators": 50, "max_depth": 3})

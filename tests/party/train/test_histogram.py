@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from cotune.data.encode import encode
-from cotune.federation.wire import Refusal, Summand
 from cotune.party.train.bins import LARGEST, Bins
 from cotune.party.train.grow import Split, Start, Tree
 from cotune.party.train.histogram import Crowd, Grow
+from cotune.protocol.wire import Refusal, Summand
 from tests.parts import ask, diabetes, party_of, people, problem_of
 
 STEP = 2.0**-20

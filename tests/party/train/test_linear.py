@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cotune
-from cotune.federation.journal import Journal
-from cotune.federation.wire import OWN_TERMS, Refusal, decode_request, encode, unpack_terms
+from cotune.coordinator.journal import Journal
 from cotune.party.train.linear import Fourier, Slope, balanced_weights
 from cotune.party.train.losses import bent
 from cotune.problem import Budget
+from cotune.protocol.wire import OWN_TERMS, Refusal, decode_request, encode, unpack_terms
 from tests.parts import ask, diabetes, iris, party_of, people, problem_of
 
 FRAME = people(90, labels="xyz")
@@ -125,7 +125,7 @@ def test_coefficients_of_another_model_are_refused(tmp_path):
 @pytest.mark.parametrize("gamma", [0.0, -1.0])
 def test_a_map_without_a_width_is_no_message(gamma):
     from cotune.errors import Malformed
-    from cotune.federation.wire import Request
+    from cotune.protocol.wire import Request
 
     request = Request("run", 1, "sum", asking(fourier=Fourier(gamma, 3, 5)))
     with pytest.raises(Malformed):

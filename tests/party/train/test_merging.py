@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from cotune.errors import Malformed
-from cotune.federation.wire import Refusal
 from cotune.party.task import Configuration
 from cotune.party.train.bins import Bins
 from cotune.party.train.grow import Split, Start, Tree, check_tree
 from cotune.party.train.merging import Boost, Boosted
+from cotune.protocol.wire import Refusal
 from tests.parts import ask, party_of, people, problem_of
 
 EDGES = np.array([35.0, 45.0], dtype="<f4").tobytes()

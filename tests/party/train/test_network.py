@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from cotune.errors import Malformed
-from cotune.federation.wire import Refusal, Summand
 from cotune.party.rows import held_back
 from cotune.party.train.network import Arms, Improve, Judge
+from cotune.protocol.wire import Refusal, Summand
 from cotune.training.rounds import fresh
 from tests.parts import ask, iris, party_of, problem_of
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cotune import __version__
+from cotune.coordinator.federation import Federation
 from cotune.engines.nvflare.connection import BEAT, reachable
 from cotune.engines.nvflare.kits import in_use, open_kit
 from cotune.engines.nvflare.session import (
@@ -33,9 +34,8 @@ from cotune.engines.nvflare.session import (
 )
 from cotune.engines.nvflare.signature import Signer
 from cotune.errors import FederationError
-from cotune.federation.engine import Engine
-from cotune.federation.federation import Federation
-from cotune.federation.wire import Refusal, encode, too_long
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import Refusal, encode, too_long
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cotune import tally
 from cotune.errors import Malformed
 from cotune.party.rows import second_half
 from cotune.party.task import OPERATOR, Configuration, Reply, Task, Term, most_summed_bytes
+from cotune.protocol import tally
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cotune.federation.wire import Refusal
 from cotune.party.task import MOST_UNKNOWN
+from cotune.protocol.wire import Refusal
 
 if TYPE_CHECKING:
     from cotune.party.doubts import Doubt

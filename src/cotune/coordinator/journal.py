@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from cotune.coordinator.ledger import Round
 from cotune.errors import FederationError
-from cotune.federation.ledger import Round
-from cotune.federation.wire import encode
 from cotune.files import UNREADABLE, private
+from cotune.protocol.wire import encode
 
 #: Raised whenever what rounds and checkpoints hold is no longer read as it was.
 FORMAT = 6

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
+from cotune.coordinator.answers import Answers
+from cotune.coordinator.exchange import Exchange
+from cotune.coordinator.journal import Journal
+from cotune.coordinator.ledger import Ledger, Round, Total
+from cotune.coordinator.weights import Weights
 from cotune.errors import (
     CotuneError,
     DataError,
@@ -19,20 +24,6 @@ from cotune.errors import (
     FederationError,
     Malformed,
     UsageError,
-)
-from cotune.federation.answers import Answers
-from cotune.federation.engine import Engine
-from cotune.federation.exchange import Exchange
-from cotune.federation.journal import Journal
-from cotune.federation.ledger import Ledger, Round, Total
-from cotune.federation.weights import Weights
-from cotune.federation.wire import (
-    Refusal,
-    Request,
-    Verb,
-    decode_body,
-    encode,
-    refusal_of,
 )
 from cotune.party.keys import FEWEST, WHOLE, Aim
 from cotune.party.task import Reply, Task
@@ -48,6 +39,15 @@ from cotune.privacy.sums import (
     private,
 )
 from cotune.problem import Budget, Problem
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import (
+    Refusal,
+    Request,
+    Verb,
+    decode_body,
+    encode,
+    refusal_of,
+)
 
 #: An absent party is asked again after 1, 2, 4, ... rounds, at most this many.
 LONGEST_ABSENCE = 16

@@ -11,10 +11,10 @@ from typing import TypeVar, cast
 import msgspec
 import numpy as np
 
+from cotune.coordinator.federation import Federation, Sums
 from cotune.data.arrays import shown
 from cotune.data.schema import MOST_CLASSES, Column, Kind, Schema, TaskKind
 from cotune.errors import DataError
-from cotune.federation.federation import Federation, Sums
 from cotune.party.inspect import LARGEST_EXPONENT
 from cotune.party.task import RESOLUTION
 from cotune.party.tasks import Description, Inspect, Measure, Place, SeenColumn

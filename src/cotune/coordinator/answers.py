@@ -7,11 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from cotune.coordinator.exchange import Exchange
+from cotune.coordinator.ledger import Round, Total
+from cotune.coordinator.weights import Weights
 from cotune.errors import FederationError, Malformed
-from cotune.federation.exchange import Exchange
-from cotune.federation.ledger import Round, Total
-from cotune.federation.weights import Weights
-from cotune.federation.wire import (
+from cotune.party.keys import WHOLE, Aim
+from cotune.party.task import Task
+from cotune.party.tasks import Evaluations, Measure
+from cotune.party.train.assess import Assessed
+from cotune.privacy.fixed import WIDTHS, Digits
+from cotune.privacy.protection import Protection
+from cotune.privacy.sums import Private
+from cotune.problem import Problem, heaviest
+from cotune.protocol.wire import (
     OWN_TERMS,
     Cost,
     Encrypted,
@@ -25,14 +33,6 @@ from cotune.federation.wire import (
     decode_bounded,
     unpack_terms,
 )
-from cotune.party.keys import WHOLE, Aim
-from cotune.party.task import Task
-from cotune.party.tasks import Evaluations, Measure
-from cotune.party.train.assess import Assessed
-from cotune.privacy.fixed import WIDTHS, Digits
-from cotune.privacy.protection import Protection
-from cotune.privacy.sums import Private
-from cotune.problem import Problem, heaviest
 
 #: Nobody has said anything of its rows.
 UNKNOWN = Weights()

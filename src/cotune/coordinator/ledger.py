@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from cotune.federation.wire import Cost, Refusal, Verb, Way
 from cotune.party.keys import WHOLE, Aim
+from cotune.protocol.wire import Cost, Refusal, Verb, Way
 
 
 class Total(msgspec.Struct, frozen=True):

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from cotune.errors import Malformed
-from cotune.federation.engine import Engine
-from cotune.federation.wire import (
+from cotune.party.task import Reply, Task
+from cotune.protocol.engine import Engine
+from cotune.protocol.wire import (
     Answer,
     Gathered,
     Refusal,
@@ -17,7 +18,6 @@ from cotune.federation.wire import (
     decode_bounded,
     encode,
 )
-from cotune.party.task import Reply, Task
 
 
 class Exchange:

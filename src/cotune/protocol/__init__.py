@@ -1,0 +1,1 @@
+"""What may be asked, and the mathematics that both sides compute."""
