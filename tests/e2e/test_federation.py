@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.real import PATIENCE, Real, make_rows, until
+from tests.engines.real import PATIENCE, Real, make_rows, until
 
 #: Trials of a run that is still going on when a party that was killed is back: on a quick machine
 #: a hundred rounds may pass by then.

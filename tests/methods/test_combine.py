@@ -11,7 +11,7 @@ from cotune.errors import UsageError
 from cotune.methods.combine import STRATEGIES, clusters, combine, good, knee, merged, trimmed
 from cotune.party.tasks import Pair
 from cotune.space import Space, when
-from tests.test_space import spaces
+from tests.space.test_space import spaces
 
 ONE_EACH = [name for name in STRATEGIES if name != "dbscan"]
 often = settings(deadline=None, max_examples=40)

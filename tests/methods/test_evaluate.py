@@ -24,7 +24,7 @@ from tests.parts import (
     problem_of,
     wine,
 )
-from tests.test_tally import pooled
+from tests.protocol.test_tally import pooled
 
 TABLES = parts(iris())
 CONFIGURATIONS = [

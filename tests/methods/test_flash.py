@@ -29,7 +29,7 @@ from cotune.party.tasks import Found, Pair, Search
 from cotune.space import Space, surrogate, when
 from cotune.testing import METHOD_CHECKS
 from tests.parts import federation_of, iris, parts, problem_of
-from tests.test_space import spaces
+from tests.space.test_space import spaces
 
 INNER = ["lbm", "lkbm", "rm"]
 TREE, LINEAR, EXTRA = LEARNERS = ["decision_tree", "logistic_regression", "extra_tree"]

@@ -13,7 +13,7 @@ from cotune.methods import surfaces
 from cotune.methods.surfaces import Evidence, Minimiser, diverse, minimise, surface
 from cotune.space import Space, when
 from tests.parts import Nearest
-from tests.test_space import seeds, spaces
+from tests.space.test_space import seeds, spaces
 
 LINE = Space({"x": (0.0, 1.0)})
 MIXED = Space(

@@ -12,7 +12,7 @@ from cotune.party.task import Configuration
 from cotune.party.tasks import Pair, Search
 from cotune.space import Space, when
 from tests.parts import ask, federation_of, iris, parts, party_of, problem_of
-from tests.test_space import spaces
+from tests.space.test_space import spaces
 
 TABLES = parts(iris())
 PROBLEM = problem_of(*TABLES.values())

@@ -28,7 +28,7 @@ from cotune.problem import RESOLUTION
 from cotune.protocol.wire import encode
 from cotune.space import Space
 from tests.parts import ask, iris, party_of, problem_of
-from tests.test_space import seeds, spaces
+from tests.space.test_space import seeds, spaces
 
 LOSS = Term(1, 0.0, 1.0, RESOLUTION, weighted=True)
 

@@ -17,7 +17,7 @@ from cotune.errors import UsageError
 from cotune.methods.evaluate import evaluate
 from cotune.party.task import RESOLUTION, Configuration
 from cotune.problem import METRICS
-from tests.federation.test_recorded import tables as recorded
+from tests.engines.test_recorded import tables as recorded
 from tests.parts import diabetes, federation_of, iris, parts, wine
 from tests.privacy import agents
 

@@ -11,7 +11,7 @@ from cotune.coordinator.journal import Journal
 from cotune.coordinator.ledger import Round, Total
 from cotune.errors import FederationError
 from cotune.protocol.wire import Cost, Refusal, encode
-from tests.federation.test_ledger import entry
+from tests.coordinator.test_ledger import entry
 
 finite = st.floats(allow_nan=False)
 names = st.text(max_size=10)

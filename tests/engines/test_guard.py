@@ -54,7 +54,7 @@ from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from cotune.engines.nvflare import guard
 
-ATTACKER = "tests.federation.test_guard"
+ATTACKER = "tests.engines.test_guard"
 #: Seconds from the moment when the attacker gets a job, in which it tries.
 TRYING = 10.0
 LOOT = "loot.json"

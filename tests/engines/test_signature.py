@@ -8,7 +8,7 @@ import pytest
 
 from cotune.engines.nvflare.kits import create, open_kit
 from cotune.engines.nvflare.signature import Signer, Verifier
-from tests.federation.real import unpack
+from tests.engines.real import unpack
 
 
 @pytest.fixture(scope="module")

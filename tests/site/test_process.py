@@ -22,7 +22,7 @@ from cotune.site.audit import read
 from cotune.site.door import DOOR, Ask, knock
 from cotune.site.policy import Policy
 from cotune.site.process import RECORD, Site, opened
-from tests.federation.real import unpack
+from tests.engines.real import unpack
 from tests.parts import iris, problem_of
 
 

@@ -20,7 +20,7 @@ from cotune.report.show import show_outcome
 from cotune.run.differences import Differing, differ, may_be_shown
 from cotune.testing.tables import make_tables
 from tests.parts import diabetes, federation_of, iris, parts, problem_of, wine
-from tests.test_compare_by import skewed
+from tests.run.test_compare_by import skewed
 
 TREE = {"learners": ["decision_tree"], "folds": 3, "train": False, "progress": False}
 

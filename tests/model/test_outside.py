@@ -38,10 +38,10 @@ from cotune.party.train.assess import Assess
 from cotune.party.train.ensemble import FitOwn, OwnModel
 from cotune.protocol.wire import Refusal
 from cotune.training.ensemble import _classifier
+from tests.model.test_model import PEOPLE, booster, forest, model_of
 from tests.outside import fates, forged, mutated, payload_of
 from tests.parts import ask, iris, party_of, people, problem_of, schema_of
 from tests.soak import times
-from tests.test_model import PEOPLE, booster, forest, model_of
 
 ABOUT = {"method": "dash"}
 

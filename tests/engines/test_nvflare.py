@@ -33,7 +33,7 @@ from cotune.site.policy import Policy
 from cotune.site.process import KEYS, STATE
 from cotune.testing.engine import ENGINE_CHECKS, Make
 from cotune.testing.tables import make_tables
-from tests.federation.real import Real, free_port, make_rows, unpack, until
+from tests.engines.real import Real, free_port, make_rows, unpack, until
 from tests.privacy.agents import ready
 
 #: In a party's data, and nowhere else.
