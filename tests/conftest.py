@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 import cotune.learners
 import cotune.methods
+from cotune.party.task import OPERATOR
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +26,10 @@ def registry(monkeypatch):
     """Learners and methods that a test registers are gone after it."""
     monkeypatch.setattr(cotune.learners, "_registered", {})
     monkeypatch.setattr(cotune.methods, "_registered", {})
+
+
+@pytest.fixture(autouse=True)
+def silent_operator():
+    """A party that a test starts in this process speaks to its operator; later ones do not."""
+    yield
+    logging.getLogger(OPERATOR).setLevel(logging.NOTSET)

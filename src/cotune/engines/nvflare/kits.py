@@ -40,6 +40,8 @@ KIT = "cotune.json"
 ORGANISATION = "cotune"
 #: Every server's name in its certificate. The host that sites connect to is there as well.
 SERVER = "server"
+#: The first version whose kits can be used.
+OLDEST = (0, 2)
 #: The only classes that a job may name.
 CLASSES = ["cotune.engines.nvflare.relay.Relay", "cotune.engines.nvflare.relay.Site"]
 
@@ -194,6 +196,7 @@ def open_kit(folder: Path, kind: Kind) -> Kit:
         raise _damaged(folder / KIT) from None
     if kit.kind != kind:
         raise UsageError(f"{folder} is {_whose(kit)}: here it must be {_ANY[kind]}")
+    _check_version(kit)
     _check_keys(folder, kit)
     now = datetime.now(UTC)
     begin, end = _validity(folder, kit)
@@ -208,6 +211,16 @@ def open_kit(folder: Path, kind: Kind) -> Kit:
             "make new kits for everybody with `cotune federation create`"
         )
     return kit
+
+
+def _check_version(kit: Kit) -> None:
+    """Kits of older versions name classes of cotune by paths where they are no more."""
+    numbers = re.findall(r"\d+", kit.version)[:2]
+    if tuple(map(int, numbers)) < OLDEST:
+        raise UsageError(
+            f"{_whose(kit)} was made by cotune {kit.version}, whose kits this version cannot use: "
+            "make new kits for everybody with `cotune federation create`"
+        )
 
 
 def expires(folder: Path) -> datetime:
