@@ -89,7 +89,6 @@ _ENDS: dict[str, type[CotuneError]] = {
     "budget": BudgetSpent,
     "diverged": Diverged,
     "data": DataError,
-    "usage": UsageError,
 }
 
 
@@ -301,10 +300,11 @@ class Federation:
     def concluded(self, result: bytes | CotuneError) -> None:
         """The computation is at its end, and rounds are written down one by one again.
 
-        What it came to is kept. One that failed before its first round leaves no trace but in the
+        What it came to is kept, unless that is an error of usage, which may be fixed by then (a
+        key agent that has ended). One that failed before its first round leaves no trace but in the
         checkpoint of the next one: if there is none yet, it is begun again.
         """
-        if self.journal.lasts:
+        if self.journal.lasts and not isinstance(result, UsageError):
             ends = {_end_of(self._of): msgspec.msgpack.encode(_End.of(result))}
             if self.ledger.rounds > self._since:
                 self.checkpoint(b"", ends)
