@@ -323,12 +323,12 @@ def federated(task: Task, folder: Path) -> dict[str, Any]:
 
 def digest_of(column: str) -> str:
     """Of the code that a column depends on: references know the learners and the rows only."""
-    parts = ["learners", "data", "space.py", "domain.py"] if column in REFERENCES else ["."]
+    parts = ["learners", "data", "space"] if column in REFERENCES else ["."]
     hashed = hashlib.sha256()
     for part in parts:
         path = SOURCE / part
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            if file.parts[len(SOURCE.parts)] not in ("cli.py", "show.py", "report", "testing"):
+            if file.parts[len(SOURCE.parts)] not in ("cli", "report", "testing"):
                 hashed.update(file.read_bytes())
     return hashed.hexdigest()[:12]
 

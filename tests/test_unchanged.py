@@ -17,7 +17,6 @@ import pandas as pd
 import pytest
 
 import cotune
-from cotune.run.outcome import Outcome
 from tests.parts import diabetes, parts, wine
 from tests.privacy.agents import ready as needs_agent
 
@@ -149,7 +148,7 @@ def run(name: str) -> dict[str, Any]:
     }
 
 
-def _predictions(outcome: Outcome, frame: pd.DataFrame) -> list[float]:
+def _predictions(outcome: Any, frame: pd.DataFrame) -> list[float]:
     rows = frame.drop(columns="target")
     if outcome.problem.task == "regression":
         return list(map(float, outcome.model.predict(rows)[::20]))
